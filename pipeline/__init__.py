@@ -1,0 +1,1 @@
+"""Preheat: derive, compile and prove complete the kernel caches that an LLM server starts from."""

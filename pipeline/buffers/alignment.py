@@ -1,0 +1,16 @@
+"""Round a batch up to one multiple that suits every parallel axis."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+
+def round_up(n: int, multiple: int) -> int:
+    """The least multiple that is not below n."""
+    return -(-n // multiple) * multiple
+
+
+def round_up_to_all(n: int, multiples: Sequence[int]) -> int:
+    """The least number that is not below n and a multiple of each: rounding one after the other would miss it."""
+    return round_up(n, math.lcm(*multiples))

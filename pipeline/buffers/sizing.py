@@ -1,0 +1,186 @@
+"""From a recipe to the whole layout: the decode set and the dummy layers' operands, sized after alignment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pipeline.buffers.alignment import round_up
+from pipeline.buffers.decode_set import MODEL_DTYPE, AdapterKind, DecodeSize, aligned_batch, decode_specs
+from pipeline.buffers.layout import BufferSpec, Layout, lay_out
+from pipeline.workload.derive import StageLayers, Workload
+from pipeline.workload.linears import Linear, Role
+from pipeline.workload.parallel import Parallel
+from pipeline.workload.servers import Server, sglang
+
+SCALE_BLOCK = 128
+KV_PAGE_TOKENS = 64
+
+MakeSpec = Callable[..., BufferSpec]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerPlan:
+    """One distinct kind of layer of the deployment and the phase in which its operands are live."""
+
+    phase: str
+    linears: tuple[Linear, ...]
+    has_experts: bool
+    masked_rows: int | None
+    """Rows of each expert's block in the masked layout; None means the contiguous layout."""
+
+
+@dataclass(frozen=True, slots=True)
+class BufferPlan:
+    """Everything `allocate` needs to know."""
+
+    size: DecodeSize
+    layers: tuple[LayerPlan, ...]
+    layout: Layout
+    distinct_expert_weights: bool
+    """False on the CPU, where all experts share one weight: the reference has no use for more."""
+
+
+def decode_size(workload: Workload, parallel: Parallel, server: Server, kind: AdapterKind) -> DecodeSize:
+    """Sizes of the decode set of one runner, after rounding the batch to what every parallel axis divides."""
+    kind = kind.chosen(has_cuda_graphs=not server.disable_cuda_graph)
+    eager = kind is AdapterKind.eager
+    per_request = server.tokens_per_request
+    largest = workload.decode_batch
+    if eager and server.max_running_requests is not None:
+        largest = server.max_running_requests
+    multiple = sglang.batch_multiple(parallel)
+    batch = round_up(largest, multiple)
+    prefill_tokens = max(workload.chunk, 0) if eager else 0
+    return DecodeSize(
+        kind=kind,
+        max_batch=batch,
+        tokens_per_request=per_request,
+        max_tokens=round_up(max(prefill_tokens, batch * per_request), multiple),
+        hidden=workload.facts.hidden,
+        vocab=workload.facts.vocab,
+        num_dp_ranks=parallel.attn_dp,
+        multiple=multiple,
+        has_pp_proxies=parallel.pp > 1,
+        counts_unpadded_tokens=sglang.counts_unpadded_tokens(parallel),
+    )
+
+
+def plan_buffers(
+    workload: Workload, parallel: Parallel, server: Server, kind: AdapterKind, *, distinct_expert_weights: bool
+) -> BufferPlan:
+    """The layout of the one allocation."""
+    size = decode_size(workload, parallel, server, kind)
+    tokens = aligned_batch(size.max_batch, size) * size.tokens_per_request
+    layers = distinct_layers(workload, parallel, tokens)
+    specs = decode_specs(size)
+    for layer in layers:
+        specs += layer_specs(layer, workload, parallel, size, distinct_expert_weights=distinct_expert_weights)
+    return BufferPlan(size, layers, lay_out(specs), distinct_expert_weights)
+
+
+def distinct_layers(workload: Workload, parallel: Parallel, tokens: int) -> tuple[LayerPlan, ...]:
+    """One plan for each kind of layer that any rank holds: with a dense feed-forward part, and with experts."""
+    # A dummy batch may be larger than the dispatcher's limit; an expert still sees each token at most once.
+    masked = max(tokens, sglang.masked_rows(tokens, parallel)) if parallel.moe_a2a_backend.is_used else None
+    plans: dict[str, LayerPlan] = {}
+    for stage in workload.stages:
+        for layer in stage.layers:
+            has_experts = workload.facts.is_moe(layer)
+            phase = "forward.moe" if has_experts else "forward.dense"
+            if phase not in plans:
+                plans[phase] = LayerPlan(phase, _linears_of(stage, layer), has_experts, masked if has_experts else None)
+    return tuple(plans.values())
+
+
+def layer_specs(
+    layer: LayerPlan, workload: Workload, parallel: Parallel, size: DecodeSize, *, distinct_expert_weights: bool
+) -> list[BufferSpec]:
+    """Operands of one dummy layer, live in its phase only."""
+    facts, tokens, phase = workload.facts, size.max_batch * size.tokens_per_request, frozenset({layer.phase})
+
+    def buffer(name: str, dtype: str, *shape: int) -> BufferSpec:
+        return BufferSpec(f"{layer.phase}.{name}", dtype, shape, fill=None, phases=phase)
+
+    heads = facts.heads // parallel.attn_tp
+    specs = [
+        buffer("hidden", MODEL_DTYPE, tokens, facts.hidden),
+        buffer("normed", MODEL_DTYPE, tokens, facts.hidden),
+        buffer("norm_weight", MODEL_DTYPE, facts.hidden),
+        buffer("q_normed", MODEL_DTYPE, tokens, facts.q_lora_rank or facts.hidden),
+        buffer("k_cache", MODEL_DTYPE, tokens, KV_PAGE_TOKENS, facts.nope + facts.rope),
+        buffer("v_cache", MODEL_DTYPE, tokens, KV_PAGE_TOKENS, facts.v_head),
+        buffer("attended", MODEL_DTYPE, tokens, heads, facts.v_head),
+    ]
+    for linear in layer.linears:
+        if linear.role is Role.EXPERTS or linear.role is Role.KV_UP:
+            continue
+        specs += _gemm_specs(buffer, linear, tokens)
+        if linear.name.endswith("gate_up_proj"):
+            specs.append(buffer(f"{linear.name}.activated", MODEL_DTYPE, tokens, linear.n // 2))
+    if layer.has_experts:
+        specs += _expert_specs(buffer, layer, facts.top_k, tokens, distinct=distinct_expert_weights)
+    return specs
+
+
+def contiguous_rows(num_routes: int, num_groups: int) -> int:
+    """Rows that hold every route when each expert's rows begin at an aligned row (compact layout of SGLang)."""
+    alignment = sglang.CONTIGUOUS_ALIGNMENT
+    first = min(num_routes, num_groups)
+    return alignment * (first + (num_routes - first) // alignment)
+
+
+def expert_rows(layer: LayerPlan, num_groups: int, num_routes: int) -> int:
+    """Rows of the experts' operands, in whichever layout the layer uses."""
+    if layer.masked_rows is None:
+        return contiguous_rows(num_routes, num_groups)
+    return num_groups * layer.masked_rows
+
+
+def _linears_of(stage: StageLayers, layer: int) -> tuple[Linear, ...]:
+    return tuple(linear for linear in stage.linears if layer in linear.layers)
+
+
+def _gemm_specs(buffer: MakeSpec, linear: Linear, tokens: int) -> list[BufferSpec]:
+    return [
+        buffer(f"{linear.name}.x", "float8_e4m3fn", tokens, linear.k),
+        buffer(f"{linear.name}.x_scale", "float32", tokens, linear.k // SCALE_BLOCK),
+        *_weight_specs(buffer, linear, ()),
+        buffer(f"{linear.name}.out", MODEL_DTYPE, tokens, linear.n),
+    ]
+
+
+def _weight_specs(buffer: MakeSpec, linear: Linear, outer: tuple[int, ...]) -> list[BufferSpec]:
+    scale_rows = -(-linear.n // SCALE_BLOCK)
+    return [
+        buffer(f"{linear.name}.w", "float8_e4m3fn", *outer, linear.n, linear.k),
+        buffer(f"{linear.name}.w_scale", "float32", *outer, scale_rows, linear.k // SCALE_BLOCK),
+    ]
+
+
+def _expert_specs(buffer: MakeSpec, layer: LayerPlan, top_k: int, tokens: int, *, distinct: bool) -> list[BufferSpec]:
+    w13, w2 = (linear for linear in layer.linears if linear.role is Role.EXPERTS)
+    groups, routes = w13.groups, min(top_k, w13.groups)
+    rows = expert_rows(layer, groups, tokens * routes)
+    specs = [
+        buffer("gate", MODEL_DTYPE, groups, w13.k),
+        buffer("ids", "int64", tokens, routes),
+        buffer("route_weights", "float32", tokens, routes),
+        buffer("row_of_route", "int64", tokens, routes),
+        buffer("group_of_row", "int32", rows),
+        buffer("masked_m", "int32", groups),
+        buffer("activated", MODEL_DTYPE, rows, w2.k),
+        buffer("combined", MODEL_DTYPE, tokens, w13.k),
+    ]
+    for linear in (w13, w2):
+        specs += [
+            buffer(f"{linear.name}.x", "float8_e4m3fn", rows, linear.k),
+            buffer(f"{linear.name}.x_scale", "float32", rows, linear.k // SCALE_BLOCK),
+            *_weight_specs(buffer, linear, (groups if distinct else 1,)),
+            buffer(f"{linear.name}.out", MODEL_DTYPE, rows, linear.n),
+        ]
+    specs += [
+        buffer("token.x", "float8_e4m3fn", tokens, w13.k),
+        buffer("token.x_scale", "float32", tokens, w13.k // SCALE_BLOCK),
+    ]
+    return specs

@@ -1,0 +1,170 @@
+"""Learn which kernel keys the problems need, by running the real deep_gemm on the virtual GPU over every M."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.deepgemm.toolkit import Toolkit
+from pipeline.engine.children import Children
+from pipeline.engine.errors import StageError
+from pipeline.virtual_gpu.build import VirtualGpu
+from pipeline.workload.problems import Problem
+
+PROJECT_ROOT = Path(__file__).parents[2]
+STAND_IN = Path(__file__).with_name("nvcc_stand_in")
+# Discovery's operands are larger than any card; only the address space must hold them.
+VIRTUAL_MEMORY_BYTES = 1 << 44
+STDERR_LINES_SHOWN = 15
+
+OnProgress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemKernels:
+    """The kernels of one problem as runs (first M, last M, keys)."""
+
+    runs: tuple[tuple[int, int, tuple[str, ...]], ...]
+    launched: int
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Distinct kernel keys in order of first use."""
+        return tuple(dict.fromkeys(key for _, _, keys in self.runs for key in keys))
+
+
+@dataclass(frozen=True, slots=True)
+class Discovery:
+    """What one discovery found, in the order of the problems given."""
+
+    problems: tuple[ProblemKernels, ...]
+    seconds: float
+    peak_bytes: int
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Distinct kernel keys of all problems."""
+        return tuple(dict.fromkeys(key for problem in self.problems for key in problem.keys))
+
+    @property
+    def num_launched(self) -> int:
+        """How many (problem, M) pairs were launched."""
+        return sum(problem.launched for problem in self.problems)
+
+    def to_json(self) -> dict[str, Any]:
+        """What `from_json` reads."""
+        problems = [{"runs": problem.runs, "launched": problem.launched} for problem in self.problems]
+        return {"problems": problems, "seconds": self.seconds, "peak_bytes": self.peak_bytes}
+
+    @classmethod
+    def from_json(cls, outcome: dict[str, Any]) -> Discovery:
+        """Read what the worker wrote."""
+        problems = tuple(
+            ProblemKernels(
+                runs=tuple((first, last, tuple(keys)) for first, last, keys in found["runs"]),
+                launched=found["launched"],
+            )
+            for found in outcome["problems"]
+        )
+        return cls(problems=problems, seconds=outcome["seconds"], peak_bytes=outcome["peak_bytes"])
+
+
+@dataclass(frozen=True, slots=True)
+class Discoverer:
+    """Runs the worker; everything it needs to know about this machine and this run."""
+
+    gpu: VirtualGpu
+    toolkit: Toolkit
+    children: Children
+    scratch_dir: Path
+    """Where working folders are made; it must allow execution (the stand-in compiler is started from there)."""
+
+    def record(self, problems: Sequence[Problem], cache_dir: Path, on_progress: OnProgress) -> Discovery:
+        """Launch everything; keys that `cache_dir` lacks are left there with stub cubins."""
+        with self._working_folder() as name:
+            return self._run(problems, Path(name), cache_dir, on_progress)
+
+    def check(
+        self, problems: Sequence[Problem], published: Path, on_progress: OnProgress
+    ) -> tuple[Discovery, tuple[str, ...]]:
+        """Launch everything over a published cache, with no compiler within reach.
+
+        Returns what was launched and the keys that the cache lacks: those for which DeepGEMM called its compiler,
+        where only the stand-in is. The published directory is read, never written.
+        """
+        with self._working_folder() as name:
+            entries = Path(name) / "deep_gemm" / "cache"
+            entries.mkdir(parents=True)
+            for entry in sorted((published / "cache").glob("*")):
+                (entries / entry.name).symlink_to(entry.resolve(), target_is_directory=True)
+            found = self._run(problems, Path(name), entries.parent, on_progress)
+            return found, tuple(sorted(entry.name for entry in entries.iterdir() if not entry.is_symlink()))
+
+    def _working_folder(self) -> tempfile.TemporaryDirectory[str]:
+        self.scratch_dir.mkdir(parents=True, exist_ok=True)
+        return tempfile.TemporaryDirectory(dir=self.scratch_dir, prefix="discovery-")
+
+    def _run(self, problems: Sequence[Problem], folder: Path, cache_dir: Path, on_progress: OnProgress) -> Discovery:
+        job, result, stderr = folder / "job.json", folder / "result.json", folder / "stderr"
+        job.write_text(json.dumps({"problems": problems_json(problems)}))
+        command = [sys.executable, "-m", "pipeline.deepgemm.worker", str(job), str(result)]
+        with stderr.open("w") as errors:
+            environment = self._environment(folder, cache_dir)
+            child = self.children.start(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=errors)
+            _relay(child, on_progress)
+            ended = self.children.wait(child)
+        if ended.returncode != 0 or not result.exists():
+            raise StageError(_explain(ended.returncode, stderr.read_text(errors="replace")))
+        return Discovery.from_json(json.loads(result.read_text()))
+
+    def _environment(self, folder: Path, cache_dir: Path) -> dict[str, str]:
+        version, stand_in = folder / "nvcc_version", folder / "nvcc"
+        version.write_text(self.toolkit.version_text)
+        shutil.copy(STAND_IN, stand_in)
+        stand_in.chmod(0o755)
+        # A DG_ or DJ_ variable of the caller could change the keys; a server started from env.sh has none.
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("DG_", "DJ_"))}
+        inherited.pop("CUDA_VISIBLE_DEVICES", None)
+        return {
+            **inherited,
+            **self.gpu.environment(),
+            "VGPU_MEMORY_BYTES": str(VIRTUAL_MEMORY_BYTES),
+            "CUDA_HOME": str(self.toolkit.cuda_home),
+            "PYTHONPATH": str(PROJECT_ROOT),
+            "DG_JIT_CACHE_DIR": str(cache_dir),
+            "DG_JIT_NVCC_COMPILER": str(stand_in),
+            "PREHEAT_NVCC_VERSION": str(version),
+        }
+
+
+def problems_json(problems: Sequence[Problem]) -> list[dict[str, Any]]:
+    """The problems as the worker reads them."""
+    return [
+        {"kernel": p.kernel.value, "n": p.n, "k": p.k, "groups": p.groups, "m": p.m.to_json()} for p in problems
+    ]
+
+
+def _relay(child: subprocess.Popen[str], on_progress: OnProgress) -> None:
+    assert child.stdout is not None, "the worker was started with a pipe"
+    with child.stdout as lines:
+        for line in lines:
+            try:
+                said = json.loads(line)
+            except ValueError:
+                continue
+            on_progress(said["launched"], said["total"])
+
+
+def _explain(returncode: int, stderr: str) -> str:
+    lines = [line for line in stderr.strip().splitlines() if line.strip()]
+    unanswered = sorted({line for line in lines if line.startswith("virtual GPU:")})
+    shown = "\n".join(unanswered + lines[-STDERR_LINES_SHOWN:])
+    return f"discovery ended with code {returncode}; deep_gemm on the virtual GPU said:\n{shown}"

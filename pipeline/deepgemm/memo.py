@@ -1,0 +1,85 @@
+"""Discoveries made before, by everything that decides them; a second run of a recipe launches nothing twice."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+
+from pipeline.deepgemm.discovery import STAND_IN, Discovery, problems_json
+from pipeline.deepgemm.store import tree_digest
+from pipeline.deepgemm.toolkit import Toolkit
+from pipeline.engine.errors import HostError
+from pipeline.virtual_gpu.build import VirtualGpu
+from pipeline.workload.problems import Problem
+
+RESULT = "discovery.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """A discovery and the private cache it filled with stubs."""
+
+    discovery: Discovery
+    stub_cache: Path
+    is_new: bool
+
+
+def deep_gemm_folder() -> Path:
+    """Where the deep_gemm package is, found without importing it (its import wants a GPU)."""
+    spec = find_spec("deep_gemm")
+    if spec is None or spec.origin is None:
+        raise HostError("deep_gemm is not installed; pip install -r requirements.txt (sgl-deep-gemm)")
+    return Path(spec.origin).parent
+
+
+def distribution_version(name: str) -> str | None:
+    """Version of an installed distribution, None when it is absent."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def discovery_digest(problems: Sequence[Problem], gpu: VirtualGpu, toolkit: Toolkit) -> str:
+    """Everything that decides which keys a discovery finds, and the shared objects that found them."""
+    worker = STAND_IN.with_name("worker.py")
+    parts = (
+        json.dumps(problems_json(problems)),
+        json.dumps(gpu.target.environment()),
+        gpu.folder.name,
+        toolkit.version_text,
+        tree_digest(str(deep_gemm_folder())),
+        distribution_version("torch") or "",
+        worker.read_text() + STAND_IN.read_text(),
+    )
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+
+
+def remembered(root: Path, digest: str, discover: Callable[[Path], Discovery]) -> Remembered:
+    """The discovery of this digest; made by `discover(cache directory)` when it is not there yet."""
+    folder = root / "discoveries" / digest
+    if (folder / RESULT).exists():
+        return Remembered(_read(folder), folder / "deep_gemm", is_new=False)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    staging = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".staging-"))
+    try:
+        found = discover(staging / "deep_gemm")
+        (staging / RESULT).write_text(json.dumps(found.to_json()))
+        # A concurrent run may have been first; its result is the same.
+        if not (folder / RESULT).exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            staging.rename(folder)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    return Remembered(_read(folder), folder / "deep_gemm", is_new=True)
+
+
+def _read(folder: Path) -> Discovery:
+    return Discovery.from_json(json.loads((folder / RESULT).read_text()))

@@ -1,0 +1,149 @@
+"""Runs in a child process on the virtual GPU: launch every M of every problem and note which kernels each needs.
+
+    python -m pipeline.deepgemm.worker JOB.json RESULT.json
+
+It prints one JSON line {"launched": ..., "total": ...} now and then, and is the only file here that imports
+deep_gemm.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+PROGRESS_INTERVAL_S = 0.2
+MAX_LAUNCHES_READ = 256
+SCALE_BLOCK = 128
+
+
+def main(job_path: str, result_path: str) -> None:
+    """Launch the job's problems and write the M -> kernels map of each."""
+    # What DeepGEMM starts (the stand-in, its shell) must not be put on the virtual GPU too.
+    os.environ.pop("LD_PRELOAD", None)
+    os.environ.pop("LD_LIBRARY_PATH", None)
+    job = json.loads(Path(job_path).read_text())
+    started_s = time.monotonic()
+    launches = Launches()
+    progress = Progress(sum(count(problem["m"]) for problem in job["problems"]))
+    results = [sweep(problem, launches, progress) for problem in job["problems"]]
+    peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    outcome = {"problems": results, "seconds": time.monotonic() - started_s, "peak_bytes": peak_kib * 1024}
+    Path(result_path).write_text(json.dumps(outcome))
+
+
+def sweep(problem: dict[str, Any], launches: Launches, progress: Progress) -> dict[str, Any]:
+    """Launch one problem at every M; kernels come back as runs [first M, last M, [kernel key, ...]]."""
+    launch, multiple = launcher(problem)
+    runs: list[list[Any]] = []
+    launched = 0
+    for m in rows(problem["m"]):
+        if m % multiple != 0:
+            raise SystemExit(f"{problem['kernel']}: the plan has M={m}, deep_gemm takes multiples of {multiple}")
+        launch(m)
+        launched += 1
+        kernels = launches.take()
+        if runs and runs[-1][2] == kernels:
+            runs[-1][1] = m
+        else:
+            runs.append([m, m, kernels])
+        progress.step()
+    return {"runs": runs, "launched": launched}
+
+
+def launcher(problem: dict[str, Any]) -> tuple[Callable[[int], None], int]:
+    """A function that launches the problem at M rows, and the number that M must be a multiple of.
+
+    Scales are row-major fp32, as the servers' own sweeps hand them over: DeepGEMM then launches its layout
+    kernel too, so that one is discovered with the GEMM.
+    """
+    import deep_gemm
+    import torch
+
+    n, k, groups, largest = problem["n"], problem["k"], problem["groups"], max(rows(problem["m"]))
+
+    def operand(*shape: int) -> tuple[torch.Tensor, torch.Tensor]:
+        *outer, row_count, columns = shape
+        data = torch.empty(shape, device="cuda", dtype=torch.float8_e4m3fn)
+        return data, torch.empty((*outer, row_count, columns // SCALE_BLOCK), device="cuda")
+
+    def weight(*shape: int) -> tuple[torch.Tensor, torch.Tensor]:
+        *outer, row_count, columns = shape
+        scale_rows = -(-row_count // SCALE_BLOCK)
+        data = torch.empty(shape, device="cuda", dtype=torch.float8_e4m3fn)
+        return data, torch.empty((*outer, scale_rows, columns // SCALE_BLOCK), device="cuda")
+
+    if problem["kernel"] == "GEMM_NT_F8F8BF16":
+        (x_MK, scale_MK), w_NK = operand(largest, k), weight(n, k)
+        out_MN = torch.empty((largest, n), device="cuda", dtype=torch.bfloat16)
+        return lambda m: deep_gemm.fp8_gemm_nt((x_MK[:m], scale_MK[:m]), w_NK, out_MN[:m]), 1
+    w_GNK = weight(groups, n, k)
+    if problem["kernel"] == "GROUPED_GEMM_NT_F8F8BF16_MASKED":
+        x_GMK = operand(groups, largest, k)
+        out_GMN = torch.empty((groups, largest, n), device="cuda", dtype=torch.bfloat16)
+        masked_m_G = torch.empty(groups, device="cuda", dtype=torch.int32)
+        return lambda m: deep_gemm.fp8_m_grouped_gemm_nt_masked(x_GMK, w_GNK, out_GMN, masked_m_G, m), 1
+    if problem["kernel"] == "GROUPED_GEMM_NT_F8F8BF16_CONTIG":
+        (x_MK, scale_MK), out_MN = operand(largest, k), torch.empty((largest, n), device="cuda", dtype=torch.bfloat16)
+        group_M = torch.empty(largest, device="cuda", dtype=torch.int32)
+        grouped = deep_gemm.m_grouped_fp8_gemm_nt_contiguous
+        multiple = deep_gemm.get_mk_alignment_for_contiguous_layout()
+        return lambda m: grouped((x_MK[:m], scale_MK[:m]), w_GNK, out_MN[:m], group_M[:m]), multiple
+    raise SystemExit(f"no launcher for kernel {problem['kernel']}")
+
+
+def rows(ranges: list[list[int]]) -> Iterator[int]:
+    """Every M of the ranges [start, stop, step]."""
+    for start, stop, step in ranges:
+        yield from range(start, stop, step)
+
+
+def count(ranges: list[list[int]]) -> int:
+    """How many M the ranges hold."""
+    return sum(len(range(*part)) for part in ranges)
+
+
+class Launches:
+    """Reads from the virtual driver which cubins were launched, as kernel keys (their directory names)."""
+
+    def __init__(self) -> None:
+        self._driver = ctypes.CDLL("libcuda.so.1")
+        self._driver.vgpu_path.restype = ctypes.c_char_p
+        self._ids = (ctypes.c_int * MAX_LAUNCHES_READ)()
+        self._keys: dict[int, str] = {}
+
+    def take(self) -> list[str]:
+        """Keys launched since the last call, in order."""
+        number = self._driver.vgpu_take_launches(self._ids, MAX_LAUNCHES_READ)
+        if number > MAX_LAUNCHES_READ:
+            raise SystemExit(f"one call launched {number} kernels, at most {MAX_LAUNCHES_READ} can be told apart")
+        return [self._keys.get(i) or self._remember(i) for i in self._ids[:number]]
+
+    def _remember(self, loaded: int) -> str:
+        self._keys[loaded] = Path(self._driver.vgpu_path(loaded).decode()).parent.name
+        return self._keys[loaded]
+
+
+class Progress:
+    """Prints how far the launches are, not more often than a reader can use."""
+
+    def __init__(self, total: int) -> None:
+        self._total, self._launched, self._next_s = total, 0, 0.0
+
+    def step(self) -> None:
+        """Count one launch."""
+        self._launched += 1
+        # A clock call costs as much as a tenth of a launch, so look at it now and then only.
+        if self._launched % 256 == 0 and time.monotonic() >= self._next_s:
+            self._next_s = time.monotonic() + PROGRESS_INTERVAL_S
+            print(json.dumps({"launched": self._launched, "total": self._total}), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,79 @@
+"""Everything that a run can tell its user has gone wrong.
+
+    WarmupError
+    |-- ConfigError          exit 2: the recipe is wrong
+    |-- HostError            exit 3: this machine lacks something
+    |-- StageError           exit 4: a stage did its best and failed
+    |   |-- SlotError        a stage touched the context outside its contract
+    |   `-- CapacityError    more rows asked than a slot holds
+    |-- VerifyError          exit 5: the result is not what it should be
+    `-- Interrupted          exit 130: the user asked to stop
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+EXIT_OK = 0
+EXIT_INCOMPLETE = 6
+
+
+class WarmupError(Exception):
+    """Base of what users are told; anything else is a defect of Preheat."""
+
+    exit_code = 1
+
+
+class ConfigError(WarmupError):
+    """The recipe is wrong; `problems` holds one line for each thing to change."""
+
+    exit_code = 2
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = list(problems)
+
+
+class HostError(WarmupError):
+    """This machine lacks something that the recipe needs; the message says what to do."""
+
+    exit_code = 3
+
+
+class StageError(WarmupError):
+    """A stage failed; `figures` holds what it can still report."""
+
+    exit_code = 4
+
+    def __init__(self, message: str, *, figures: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.figures = dict(figures or {})
+
+
+class SlotError(StageError):
+    """A stage touched the context outside its contract."""
+
+
+class CapacityError(StageError):
+    """More rows were asked than a slot holds."""
+
+
+class VerifyError(StageError):
+    """The result is not what it should be."""
+
+    exit_code = 5
+
+
+class Interrupted(WarmupError):
+    """The user asked to stop; children are ended and finished work is kept."""
+
+    exit_code = 130
+
+
+def unknown(what: str, name: str, choices: Sequence[str]) -> str:
+    """One line that names the nearest choice and lists them all."""
+    near = get_close_matches(name, choices, n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]!r}?" if near else ";"
+    return f"{what} {name!r} is unknown{hint} known: {', '.join(sorted(choices))}"

@@ -1,0 +1,74 @@
+"""Build the graph of stages from the `needs` in YAML, and check it against the stages' contracts before any work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import networkx as nx
+
+from pipeline.engine.context import Slot
+from pipeline.engine.errors import ConfigError, unknown
+from pipeline.engine.stage import Resource, Stage
+
+WHERE = "pipeline.stages"
+
+
+def build_graph(
+    stages: Mapping[str, Stage], needs: Mapping[str, Sequence[str]], *, seeded: Iterable[Slot[Any]]
+) -> nx.DiGraph[str]:
+    """A graph whose edges run from a need to the stage that needs it; ConfigError lists everything wrong with it."""
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    graph.add_nodes_from(needs)
+    problems: list[str] = []
+    for name, wanted in needs.items():
+        for need in wanted:
+            if need not in needs:
+                problems.append(f"{WHERE}.{name}.needs: " + unknown("stage", need, list(needs)))
+            else:
+                graph.add_edge(need, name)
+    problems += _cycles(graph) or _broken_contracts(graph, stages, {slot.name for slot in seeded})
+    if problems:
+        raise ConfigError(*problems)
+    return graph
+
+
+def order(graph: nx.DiGraph[str]) -> list[str]:
+    """Stages, each after its needs; ties in the order of the YAML."""
+    place = {name: index for index, name in enumerate(graph.nodes)}
+    return list(nx.lexicographical_topological_sort(graph, key=place.__getitem__))
+
+
+def to_mermaid(graph: nx.DiGraph[str], stages: Mapping[str, Stage]) -> str:
+    """The graph as a Mermaid flow chart; stages that hold the device are drawn as hexagons."""
+    lines = ["flowchart LR"]
+    for name in order(graph):
+        held = stages[name].resource is Resource.DEVICE
+        lines.append(f"    {name}{{{{{name}}}}}" if held else f"    {name}[{name}]")
+    lines += [f"    {need} --> {name}" for need, name in graph.edges]
+    return "\n".join(lines) + "\n"
+
+
+def _cycles(graph: nx.DiGraph[str]) -> list[str]:
+    cycles = [cycle for cycle in nx.simple_cycles(graph)]
+    return [f"{WHERE}: needs form a cycle: {' -> '.join([*cycle, cycle[0]])}; remove one of them" for cycle in cycles]
+
+
+def _broken_contracts(graph: nx.DiGraph[str], stages: Mapping[str, Stage], seeded: set[str]) -> list[str]:
+    writers: dict[str, list[str]] = {}
+    for name in graph.nodes:
+        for slot in stages[name].writes:
+            writers.setdefault(slot.name, []).append(name)
+    problems = [
+        f"{WHERE}: {' and '.join(names)} both write {slot!r}; keep one of them"
+        for slot, names in writers.items()
+        if len(names) > 1
+    ]
+    for name in graph.nodes:
+        ancestors = nx.ancestors(graph, name)
+        for slot in stages[name].reads:
+            if slot.name not in seeded and not ancestors.intersection(writers.get(slot.name, ())):
+                by = writers.get(slot.name)
+                hint = f"add {by[0]!r} to its needs" if by else "no selected stage writes it"
+                problems.append(f"{WHERE}.{name}: reads {slot.name!r}, which none of its ancestors writes; {hint}")
+    return problems

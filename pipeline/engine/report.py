@@ -1,0 +1,66 @@
+"""report.json and the table at the end: what was measured, null where nothing was."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pipeline.engine.errors import EXIT_INCOMPLETE, EXIT_OK, Interrupted
+from pipeline.engine.runner import Outcome, Status
+from pipeline.engine.stage import Stage
+
+
+def exit_code(outcomes: Sequence[Outcome]) -> int:
+    """130 when interrupted, else the first failure's code, else 6 when something never ran, else 0."""
+    if any(outcome.status is Status.INTERRUPTED for outcome in outcomes):
+        return Interrupted.exit_code
+    for outcome in outcomes:
+        if outcome.error is not None:
+            return outcome.error.exit_code
+    return EXIT_INCOMPLETE if any(outcome.status is Status.BLOCKED for outcome in outcomes) else EXIT_OK
+
+
+def build_report(outcomes: Sequence[Outcome], stages: Mapping[str, Stage]) -> dict[str, Any]:
+    """One entry for each stage, and one section for each kind of figure, with null for what was not measured."""
+    code = exit_code(outcomes)
+    status = {EXIT_OK: "ok", EXIT_INCOMPLETE: "incomplete", Interrupted.exit_code: "incomplete"}.get(code, "failed")
+    report: dict[str, Any] = {"status": status, "exit_code": code}
+    report["stages"] = [
+        {
+            "name": outcome.name,
+            "status": outcome.status.value,
+            "seconds": None if outcome.seconds is None else round(outcome.seconds, 3),
+            "reason": outcome.reason,
+            "bytes_allocated": outcome.allocated_bytes,
+        }
+        for outcome in outcomes
+    ]
+    for outcome in outcomes:
+        stage = stages[outcome.name]
+        if stage.section is not None:
+            section = report.setdefault(stage.section, {})
+            section.update(dict.fromkeys((name for name in stage.figures if name not in section), None))
+            for name, value in outcome.figures.items():
+                # A dotted name belongs to another stage's section: what only a later stage can measure.
+                other, _, own = name.rpartition(".")
+                (report.setdefault(other, {}) if other else section)[own] = value
+    return report
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace the file whole: a reader sees the old text or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}-", delete=False) as file:
+        file.write(text)
+        # Temporary files are private; what a server's user reads is not.
+        os.fchmod(file.fileno(), 0o644)
+    Path(file.name).replace(path)
+
+
+def to_json(value: Mapping[str, Any]) -> str:
+    """Indented JSON with a final newline."""
+    return json.dumps(value, indent=2) + "\n"

@@ -1,0 +1,145 @@
+"""Walk the graph: stages that hold the device one at a time, stages that use only cores beside them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
+from typing import Any, Protocol
+
+import networkx as nx
+
+from pipeline.engine.children import Children
+from pipeline.engine.context import Context
+from pipeline.engine.errors import Interrupted, StageError, WarmupError
+from pipeline.engine.events import Events, Kind
+from pipeline.engine.graph import order
+from pipeline.engine.stage import Resource, Skipped, Stage
+
+
+class Status(StrEnum):
+    """How a stage ended."""
+
+    OK = "ok"
+    SKIPPED = "skipped"
+    FAILED = "failed"
+    BLOCKED = "blocked"
+    INTERRUPTED = "interrupted"
+
+
+class OnError(Enum):
+    """What a failed stage does to stages that do not depend on it."""
+
+    finish = "finish"
+    """They run on."""
+    stop = "stop"
+    """They are not started."""
+
+
+class Measured(Protocol):
+    """Bytes that a stage allocated; None while or where that cannot be measured."""
+
+    allocated_bytes: int | None
+
+
+Meter = Callable[[], AbstractContextManager[Measured]]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How one stage ended and what it reports."""
+
+    name: str
+    status: Status
+    seconds: float | None = None
+    reason: str | None = None
+    allocated_bytes: int | None = None
+    figures: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    error: WarmupError | None = None
+
+
+def run(
+    graph: nx.DiGraph[str],
+    stages: Mapping[str, Stage],
+    context: Context,
+    *,
+    children: Children,
+    events: Events,
+    meter: Meter,
+    on_error: OnError = OnError.finish,
+) -> list[Outcome]:
+    """Run every stage whose needs were met; outcomes come back in the graph's order.
+
+    A WarmupError ends its stage and blocks the stages after it. Any other exception is a defect: it is raised here
+    after the running stages have ended.
+    """
+    outcomes: dict[str, Outcome] = {}
+    running: dict[Future[Outcome], str] = {}
+    waiting = order(graph)
+    with ThreadPoolExecutor(max_workers=max(1, len(waiting)), thread_name_prefix="stage") as pool:
+        while waiting or running:
+            stopped = children.stopped or (on_error is OnError.stop and _any_failed(outcomes))
+            for name in [name for name in waiting if _decided(name, graph, outcomes)]:
+                if stopped or (reason := _blocked_by(name, graph, outcomes)):
+                    status = Status.INTERRUPTED if children.stopped else Status.BLOCKED
+                    reason = "the run was interrupted" if children.stopped else reason or "on_error=stop"
+                    outcomes[name] = Outcome(name, status, reason=reason)
+                    events.emit(Kind.FINISHED, name, status=status.value, reason=reason)
+                elif not _device_is_taken(name, stages, running.values()):
+                    running[pool.submit(_run_one, name, stages[name], context, events, meter)] = name
+                else:
+                    continue
+                waiting.remove(name)
+            if running:
+                done, _ = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    outcomes[running.pop(future)] = future.result()
+    return [outcomes[name] for name in order(graph)]
+
+
+def _run_one(name: str, stage: Stage, context: Context, events: Events, meter: Meter) -> Outcome:
+    events.emit(Kind.STARTED, name)
+    started_s = time.monotonic()
+    outcome = Outcome(name, Status.OK)
+    try:
+        with meter() as measured:
+            result = stage.run(context.scoped(name, reads=stage.reads, writes=stage.writes))
+        outcome.allocated_bytes = measured.allocated_bytes
+        outcome.figures = result.figures
+        outcome.reason = result.reason if isinstance(result, Skipped) else result.summary
+        outcome.status = Status.SKIPPED if isinstance(result, Skipped) else Status.OK
+    except WarmupError as error:
+        outcome.status = Status.INTERRUPTED if isinstance(error, Interrupted) else Status.FAILED
+        outcome.reason, outcome.error = str(error), error
+        outcome.figures = error.figures if isinstance(error, StageError) else {}
+    except Exception as error:
+        error.add_note(f"while running stage {name!r}")
+        raise
+    finally:
+        outcome.seconds = time.monotonic() - started_s
+        told = {"status": outcome.status.value, "reason": outcome.reason, "allocated_bytes": outcome.allocated_bytes}
+        events.emit(Kind.FINISHED, name, **told)
+    return outcome
+
+
+def _decided(name: str, graph: nx.DiGraph[str], outcomes: Mapping[str, Outcome]) -> bool:
+    return all(need in outcomes for need in graph.predecessors(name))
+
+
+def _blocked_by(name: str, graph: nx.DiGraph[str], outcomes: Mapping[str, Outcome]) -> str | None:
+    for need in graph.predecessors(name):
+        if outcomes[need].status not in (Status.OK, Status.SKIPPED):
+            return f"{need} {outcomes[need].status}"
+    return None
+
+
+def _any_failed(outcomes: Mapping[str, Outcome]) -> bool:
+    return any(outcome.status is Status.FAILED for outcome in outcomes.values())
+
+
+def _device_is_taken(name: str, stages: Mapping[str, Stage], running: Any) -> bool:
+    device = Resource.DEVICE
+    return stages[name].resource is device and any(stages[other].resource is device for other in running)

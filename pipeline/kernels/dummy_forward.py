@@ -1,0 +1,164 @@
+"""One decode-shaped dummy forward of a layer over the arena: real shapes, random values, nothing allocated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pipeline.buffers.arena import Arena
+from pipeline.buffers.sizing import LayerPlan
+from pipeline.kernels import Kernels, Quantized
+from pipeline.workload.families.deepseek import DeepseekFacts
+from pipeline.workload.linears import Linear, Role
+from pipeline.workload.servers.sglang import CONTIGUOUS_ALIGNMENT
+
+# Clears the highest exponent bit of each e4m3 byte, so that no random byte is NaN and none is above 1.875.
+E4M3_BELOW_TWO = 0x3FBFBFBFBFBFBFBF
+WEIGHT_SCALE = 1 / 64
+
+
+@dataclass(slots=True)
+class DummyLayer:
+    """A layer whose operands lie in the arena; `run` may be called inside its phase only."""
+
+    plan: LayerPlan
+    facts: DeepseekFacts
+    arena: Arena
+    kernels: Kernels
+
+    def run(self, tokens: int, seq_lens_B: Tensor) -> int:
+        """Fill every operand with random values and run the layer; returns how many GEMMs were launched.
+
+        `tokens` is the batch times the tokens of one request, `seq_lens_B` the decode set's own.
+        """
+        self._randomize()
+        hidden, normed = self._rows("hidden", tokens), self._rows("normed", tokens)
+        self._norm(hidden, normed)
+        launched = self._attention(normed, hidden, tokens, seq_lens_B)
+        self._norm(hidden, normed)
+        for name in ("mlp", "mlp.shared_experts"):
+            if self._has(f"{name}.gate_up_proj"):
+                launched += self._feed_forward(name, normed, hidden, tokens)
+        if self.plan.has_experts:
+            launched += self._experts(normed, hidden, tokens)
+        return launched
+
+    def _attention(self, normed: Tensor, hidden: Tensor, tokens: int, seq_lens_B: Tensor) -> int:
+        facts, arena, phase = self.facts, self.arena, self.plan.phase
+        if facts.q_lora_rank is None:
+            self._gemm("self_attn.kv_a_proj_with_mqa", normed, tokens)
+            q = self._gemm("self_attn.q_proj", normed, tokens)
+        else:
+            down = self._gemm("self_attn.fused_qkv_a_proj_with_mqa", normed, tokens)
+            q_normed = self._rows("q_normed", tokens)
+            weight = arena[f"{phase}.norm_weight"].narrow(0, 0, facts.q_lora_rank)
+            self.kernels.rms_norm(down.narrow(1, 0, facts.q_lora_rank), weight, q_normed)
+            q = self._gemm("self_attn.q_b_proj", q_normed, tokens)
+        attended = self._rows("attended", tokens)
+        head = facts.nope + facts.rope
+        per_request = tokens // seq_lens_B.shape[0]
+        # Every token of a request sees the request's own cached rows; views only, so nothing is copied.
+        seq_lens_T = seq_lens_B.unsqueeze(1).expand(-1, per_request)
+        for token in range(per_request):
+            step = slice(token, None, per_request)
+            self.kernels.attention(
+                q.unflatten(1, (-1, head))[step],
+                self._rows("k_cache", tokens)[step],
+                self._rows("v_cache", tokens)[step],
+                seq_lens_T[:, token],
+                head**-0.5,
+                attended[step],
+            )
+        self._gemm("self_attn.o_proj", attended.flatten(1), tokens, out=hidden)
+        return 3
+
+    def _feed_forward(self, name: str, normed: Tensor, hidden: Tensor, tokens: int) -> int:
+        gate_up = self._gemm(f"{name}.gate_up_proj", normed, tokens)
+        activated = self._rows(f"{name}.gate_up_proj.activated", tokens)
+        self.kernels.silu_and_mul(gate_up, activated)
+        self._gemm(f"{name}.down_proj", activated, tokens, out=hidden)
+        return 2
+
+    def _experts(self, normed: Tensor, hidden: Tensor, tokens: int) -> int:
+        kernels, w13, w2 = self.kernels, *self._expert_linears()
+        ids, weights, row = (self._rows(name, tokens) for name in ("ids", "route_weights", "row_of_route"))
+        kernels.route(normed, self._slot("gate"), ids, weights)
+        token_x = self._rows("token.x", tokens), self._rows("token.x_scale", tokens)
+        kernels.quantize_fp8(normed, *token_x)
+        self._dispatch(ids, row)
+        for data, scattered in zip(token_x, self._operand(w13), strict=True):
+            kernels.scatter(data, row, scattered)
+        self._grouped(w13)
+        kernels.silu_and_mul(self._slot(f"{w13.name}.out"), self._slot("activated"))
+        kernels.quantize_fp8(self._slot("activated"), *self._operand(w2))
+        self._grouped(w2)
+        combined = self._rows("combined", tokens)
+        kernels.combine(self._slot(f"{w2.name}.out"), row, weights, combined)
+        hidden.add_(combined)
+        return 2
+
+    def _dispatch(self, ids: Tensor, row: Tensor) -> None:
+        if self.plan.masked_rows is None:
+            self.kernels.dispatch_contiguous(ids, CONTIGUOUS_ALIGNMENT, self._slot("group_of_row"), row)
+        else:
+            self.kernels.dispatch_masked(ids, self.plan.masked_rows, self._slot("masked_m"), row)
+
+    def _grouped(self, linear: Linear) -> None:
+        x, w, out = self._operand(linear), self._expert_weight(linear), self._slot(f"{linear.name}.out")
+        rows = self.plan.masked_rows
+        if rows is None:
+            self.kernels.grouped_gemm_contiguous(x, w, self._slot("group_of_row"), out)
+            return
+        grouped = tuple(data.view(linear.groups, rows, -1) for data in x)
+        masked_m = self._slot("masked_m")
+        expected_m = max(1, -(-self._slot("ids").numel() // linear.groups))
+        self.kernels.grouped_gemm_masked(
+            (grouped[0], grouped[1]), w, masked_m, expected_m, out.view(linear.groups, rows, -1)
+        )
+
+    def _gemm(self, name: str, x: Tensor, tokens: int, *, out: Tensor | None = None) -> Tensor:
+        operand = self._rows(f"{name}.x", tokens), self._rows(f"{name}.x_scale", tokens)
+        self.kernels.quantize_fp8(x, *operand)
+        out = self._rows(f"{name}.out", tokens) if out is None else out
+        self.kernels.gemm_fp8(operand, (self._slot(f"{name}.w"), self._slot(f"{name}.w_scale")), out)
+        return out
+
+    def _norm(self, x: Tensor, out: Tensor) -> None:
+        self.kernels.rms_norm(x, self._slot("norm_weight"), out)
+
+    def _expert_linears(self) -> tuple[Linear, Linear]:
+        w13, w2 = (linear for linear in self.plan.linears if linear.role is Role.EXPERTS)
+        return w13, w2
+
+    def _expert_weight(self, linear: Linear) -> Quantized:
+        data, scale = self._slot(f"{linear.name}.w"), self._slot(f"{linear.name}.w_scale")
+        return data.expand(linear.groups, -1, -1), scale.expand(linear.groups, -1, -1)
+
+    def _operand(self, linear: Linear) -> Quantized:
+        return self._slot(f"{linear.name}.x"), self._slot(f"{linear.name}.x_scale")
+
+    def _randomize(self) -> None:
+        """Random, never zero: a kernel may take a short cut on zeros, and a stand-in returns them."""
+        for region in self.arena.layout.regions:
+            if not region.spec.name.startswith(f"{self.plan.phase}."):
+                continue
+            buffer, kind = self.arena[region.spec.name], region.spec.name.rsplit(".", 1)[1]
+            if kind == "w":
+                buffer.view(torch.uint8).flatten().view(torch.int64).random_().bitwise_and_(E4M3_BELOW_TWO)
+            elif kind == "w_scale":
+                buffer.uniform_(0.5 * WEIGHT_SCALE, 1.5 * WEIGHT_SCALE)
+            elif kind in ("hidden", "k_cache", "v_cache", "gate"):
+                buffer.normal_()
+            elif kind == "norm_weight":
+                buffer.fill_(1)
+
+    def _has(self, name: str) -> bool:
+        return f"{self.plan.phase}.{name}.w" in self.arena
+
+    def _slot(self, name: str) -> Tensor:
+        return self.arena[f"{self.plan.phase}.{name}"]
+
+    def _rows(self, name: str, n: int) -> Tensor:
+        return self.arena.rows(f"{self.plan.phase}.{name}", n)

@@ -1,0 +1,248 @@
+"""Reference kernels: plain torch on the CPU in fp32, exact enough to be the oracle of the CUDA kernels."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pipeline.engine.errors import HostError
+from pipeline.engine.host import available_bytes
+from pipeline.kernels import SCALE_BLOCK, Quantized
+
+FP8_E4M3_MAX = 448.0  # largest finite float8_e4m3fn
+RMS_EPSILON = 1e-6
+# A block of zeros would divide by zero; the servers' quantisation kernels floor its scale the same way.
+LEAST_BLOCK_MAX = 1e-4
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class AllocationMeter(TorchDispatchMode):
+    """Counts the bytes of new tensors, except those that a kernel makes for itself.
+
+    The CPU allocator of torch keeps no counters. On a GPU a kernel has registers and shared memory where this
+    reference has temporaries, so those are not the stage's.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.allocated_bytes: int | None = 0
+        self.inside_kernel = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operator, then count the storages in its result that no argument had."""
+        result = func(*args, **(kwargs or {}))
+        if not self.inside_kernel:
+            known = {_storage(tensor) for tensor in _tensors((args, kwargs))}
+            new = {_storage(tensor): tensor for tensor in _tensors(result) if _storage(tensor) not in known}
+            self.allocated_bytes += sum(tensor.untyped_storage().nbytes() for tensor in new.values())
+        return result
+
+
+def kernel(function: Callable[P, T]) -> Callable[P, T]:
+    """Mark a method as a kernel: what it allocates is its own."""
+
+    @wraps(function)
+    def launch(*args: P.args, **kwargs: P.kwargs) -> T:
+        self: Any = args[0]
+        with self.own_temporaries():
+            return function(*args, **kwargs)
+
+    return launch
+
+
+@dataclass(slots=True)
+class ReferenceKernels:
+    """The protocol of pipeline.kernels on the CPU."""
+
+    name: str = "reference"
+    _here: threading.local = field(default_factory=threading.local)
+    """The meter of the stage that this thread runs; stages run in threads side by side."""
+
+    def free_bytes(self) -> int:
+        """Memory that can be had without swapping."""
+        return available_bytes()
+
+    def allocate(self, num_bytes: int) -> Tensor:
+        """Uninitialised bytes; pages that nothing touches cost nothing."""
+        try:
+            return torch.empty(num_bytes, dtype=torch.uint8)
+        except RuntimeError as error:
+            free = available_bytes()
+            raise HostError(
+                f"out of memory: the arena needs {num_bytes} bytes, {free} are free; lower server.cuda_graph_max_bs"
+            ) from error
+
+    @contextlib.contextmanager
+    def meter(self) -> Iterator[AllocationMeter]:
+        """Count a stage's allocations, its kernels' own temporaries excepted."""
+        with AllocationMeter() as meter:
+            self._here.meter = meter
+            try:
+                yield meter
+            finally:
+                self._here.meter = None
+
+    @contextlib.contextmanager
+    def own_temporaries(self) -> Iterator[None]:
+        """What is allocated inside belongs to a kernel."""
+        meter: AllocationMeter | None = getattr(self._here, "meter", None)
+        if meter is None:
+            yield
+            return
+        meter.inside_kernel += 1
+        try:
+            yield
+        finally:
+            meter.inside_kernel -= 1
+
+    @kernel
+    def rms_norm(self, x_TD: Tensor, weight_D: Tensor, out_TD: Tensor) -> None:
+        """See Kernels."""
+        x = x_TD.float()
+        out_TD.copy_(x * torch.rsqrt(x.square().mean(-1, keepdim=True) + RMS_EPSILON) * weight_D.float())
+
+    @kernel
+    def quantize_fp8(self, x_TK: Tensor, out_TK: Tensor, out_scale: Tensor) -> None:
+        """See Kernels."""
+        blocks = x_TK.float().unflatten(-1, (-1, SCALE_BLOCK))
+        scale = blocks.abs().amax(-1).clamp(min=LEAST_BLOCK_MAX) / FP8_E4M3_MAX
+        out_scale.copy_(scale)
+        out_TK.copy_((blocks / scale.unsqueeze(-1)).flatten(-2))
+
+    @kernel
+    def gemm_fp8(self, x_TK: Quantized, w_NK: Quantized, out_TN: Tensor) -> None:
+        """See Kernels."""
+        out_TN.copy_(dequantize_rows(*x_TK) @ dequantize_blocks(*w_NK).T)
+
+    @kernel
+    def grouped_gemm_masked(
+        self, x_GMK: Quantized, w_GNK: Quantized, masked_m_G: Tensor, expected_m: int, out_GMN: Tensor
+    ) -> None:
+        """See Kernels; expected_m only steers a real kernel's choice of tile."""
+        weight = _weights_of_groups(w_GNK)
+        for group, rows in enumerate(masked_m_G.tolist()):
+            if rows:
+                x = dequantize_rows(x_GMK[0][group, :rows], x_GMK[1][group, :rows])
+                out_GMN[group, :rows].copy_(x @ weight(group).T)
+
+    @kernel
+    def grouped_gemm_contiguous(self, x_MK: Quantized, w_GNK: Quantized, group_M: Tensor, out_MN: Tensor) -> None:
+        """See Kernels."""
+        weight = _weights_of_groups(w_GNK)
+        for group in group_M.unique().tolist():
+            if group >= 0:
+                rows = (group_M == group).nonzero().squeeze(1)
+                x = dequantize_rows(x_MK[0].view(torch.uint8)[rows].view(x_MK[0].dtype), x_MK[1][rows])
+                out_MN.index_copy_(0, rows, (x @ weight(group).T).to(out_MN.dtype))
+
+    @kernel
+    def silu_and_mul(self, gate_up_TN: Tensor, out_TK: Tensor) -> None:
+        """See Kernels."""
+        gate, up = gate_up_TN.float().chunk(2, dim=-1)
+        out_TK.copy_(torch.nn.functional.silu(gate) * up)
+
+    @kernel
+    def attention(
+        self, q_BHD: Tensor, k_BSD: Tensor, v_BSV: Tensor, seq_lens_B: Tensor, scale: float, out_BHV: Tensor
+    ) -> None:
+        """See Kernels."""
+        scores_BHS = torch.einsum("bhd,bsd->bhs", q_BHD.float(), k_BSD.float()) * scale
+        cached_S = torch.arange(k_BSD.shape[1])
+        absent_BS = cached_S.unsqueeze(0) >= seq_lens_B.unsqueeze(1)
+        weights_BHS = scores_BHS.masked_fill(absent_BS.unsqueeze(1), float("-inf")).softmax(-1)
+        out_BHV.copy_(torch.einsum("bhs,bsv->bhv", weights_BHS, v_BSV.float()))
+
+    @kernel
+    def route(self, x_TD: Tensor, gate_ED: Tensor, out_ids_TR: Tensor, out_weights_TR: Tensor) -> None:
+        """See Kernels."""
+        scores_TE = (x_TD.float() @ gate_ED.float().T).sigmoid()
+        top_TR, ids_TR = scores_TE.topk(out_ids_TR.shape[1], dim=-1)
+        out_ids_TR.copy_(ids_TR)
+        out_weights_TR.copy_(top_TR / top_TR.sum(-1, keepdim=True))
+
+    @kernel
+    def dispatch_contiguous(self, ids_TR: Tensor, alignment: int, out_group_M: Tensor, out_row_TR: Tensor) -> None:
+        """See Kernels."""
+        counts = torch.bincount(ids_TR.flatten())
+        padded = (counts + alignment - 1) // alignment * alignment
+        starts = padded.cumsum(0) - padded
+        out_row_TR.copy_(_place_of_each(ids_TR) + starts[ids_TR])
+        out_group_M.fill_(-1)
+        out_group_M[out_row_TR.flatten()] = ids_TR.flatten().to(out_group_M.dtype)
+
+    @kernel
+    def dispatch_masked(self, ids_TR: Tensor, rows_per_group: int, out_masked_m_G: Tensor, out_row_TR: Tensor) -> None:
+        """See Kernels."""
+        out_row_TR.copy_(_place_of_each(ids_TR) + ids_TR * rows_per_group)
+        out_masked_m_G.copy_(torch.bincount(ids_TR.flatten(), minlength=out_masked_m_G.shape[0]))
+
+    @kernel
+    def scatter(self, x_TK: Tensor, row_TR: Tensor, out_MK: Tensor) -> None:
+        """See Kernels."""
+        # FP8 has no index_copy; its bytes do.
+        x, out = (t.view(torch.uint8) if t.element_size() == 1 else t for t in (x_TK, out_MK))
+        for route in range(row_TR.shape[1]):
+            out.index_copy_(0, row_TR[:, route], x)
+
+    @kernel
+    def combine(self, y_MD: Tensor, row_TR: Tensor, weights_TR: Tensor, out_TD: Tensor) -> None:
+        """See Kernels."""
+        total = torch.zeros(out_TD.shape)
+        for route in range(row_TR.shape[1]):
+            total += weights_TR[:, route : route + 1] * y_MD[row_TR[:, route]].float()
+        out_TD.copy_(total)
+
+
+def dequantize_rows(x_TK: Tensor, scale: Tensor) -> Tensor:
+    """fp32 values of an activation with one scale for each 1x128."""
+    return (x_TK.float().unflatten(-1, (-1, SCALE_BLOCK)) * scale.unsqueeze(-1)).flatten(-2)
+
+
+def dequantize_blocks(w_NK: Tensor, scale: Tensor) -> Tensor:
+    """fp32 values of a weight [N, K] with one scale for each 128x128; the last block of N may be cut."""
+    rows = scale.repeat_interleave(SCALE_BLOCK, dim=0)[: w_NK.shape[0]]
+    return dequantize_rows(w_NK, rows)
+
+
+def _weights_of_groups(w_GNK: Quantized) -> Callable[[int], Tensor]:
+    data, scale = w_GNK
+    if data.stride(0) == 0 and data.shape[0] > 1:
+        shared = dequantize_blocks(data[0], scale[0])
+        return lambda group: shared
+    return lambda group: dequantize_blocks(data[group], scale[group])
+
+
+def _place_of_each(ids_TR: Tensor) -> Tensor:
+    """For every route, how many routes before it chose the same expert."""
+    flat = ids_TR.flatten()
+    order = flat.argsort(stable=True)
+    counts = torch.bincount(flat)
+    first_of_group = (counts.cumsum(0) - counts).repeat_interleave(counts)
+    place = torch.empty_like(flat)
+    place[order] = torch.arange(flat.numel()) - first_of_group
+    return place.view(ids_TR.shape)
+
+
+def _tensors(tree: Any) -> Iterator[Tensor]:
+    if isinstance(tree, Tensor):
+        yield tree
+    elif isinstance(tree, dict):
+        for value in tree.values():
+            yield from _tensors(value)
+    elif isinstance(tree, list | tuple):
+        for value in tree:
+            yield from _tensors(value)
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()

@@ -1,0 +1,88 @@
+"""The slots that stages meet in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pipeline.buffers.sizing import BufferPlan
+from pipeline.engine.children import Children
+from pipeline.engine.context import Slot
+from pipeline.engine.events import Events
+from pipeline.recipe import Recipe
+from pipeline.workload.derive import Workload
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pipeline.buffers.adapters import DecodeBuffers
+    from pipeline.buffers.arena import Arena
+    from pipeline.deepgemm.discovery import Discoverer, Discovery
+    from pipeline.deepgemm.toolkit import Toolkit
+    from pipeline.kernels import Kernels
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """The arena and where its buffers began when it was made."""
+
+    arena: Arena
+    addresses: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class AlignedBatch:
+    """The batch of every dummy run, in requests."""
+
+    requests: int
+    multiple: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardResult:
+    """What the dummy forward did and which buffers it saw; `min_seq_len` is the least sequence length in it."""
+
+    num_gemms: int
+    min_seq_len: int
+    batch: int
+    fields: tuple[str, ...]
+    tactics: int
+
+
+@dataclass(frozen=True, slots=True)
+class Baked:
+    """The warm cache of DeepGEMM kernels and how it came about."""
+
+    warm_cache: Path
+    toolkit: Toolkit
+    discoverer: Discoverer
+    discovery: Discovery | None
+    """None when nothing was baked in this run (mode=verify)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What verify established."""
+
+    keys_of_problem: dict[str, int]
+    num_keys: int
+
+
+RECIPE = Slot[Recipe]("recipe")
+RECIPE_YAML = Slot[str]("recipe_yaml")
+ALLOCATED = Slot[dict[str, int | None]]("allocated")
+"""Bytes that each finished stage allocated, None where that is not measured; grows while stages end."""
+EVENTS = Slot[Events]("events")
+CHILDREN = Slot[Children]("children")
+KERNELS = Slot["Kernels"]("kernels")
+WORKLOAD = Slot[Workload]("workload")
+BUFFER_PLAN = Slot[BufferPlan]("buffer_plan")
+RESERVED = Slot[Reserved]("reserved")
+DECODE_BUFFERS = Slot["DecodeBuffers"]("decode_buffers")
+BATCH = Slot[AlignedBatch]("batch")
+FORWARD = Slot[ForwardResult]("forward")
+BAKED = Slot[Baked]("baked")
+PROOF = Slot[Proof]("proof")
+
+SEEDED = (RECIPE, RECIPE_YAML, ALLOCATED, EVENTS, CHILDREN, KERNELS)
+"""Filled by run.py before the first stage."""

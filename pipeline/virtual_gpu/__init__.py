@@ -1,0 +1,1 @@
+"""A CUDA runtime and driver that answer questions about a target GPU and launch nothing."""

@@ -1,0 +1,314 @@
+/* CUDA runtime of a GPU that is not there, preloaded before libcudart.
+ *
+ * Questions about the device are answered from the environment (targets.py writes it), cudaMalloc
+ * reserves address space that the kernel backs page by page only when touched, and launches, fills and
+ * large copies do nothing. What is neither here nor safe in the real libcudart is in the generated
+ * file of unanswered functions, which name themselves and fail.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include <cuda_runtime_api.h>
+
+/* Copies up to this size take effect, so that values written and read back by a library are right;
+ * larger ones would commit memory that nobody looks at. */
+#define EFFECTIVE_COPY_BYTES (64 * 1024)
+#define MAX_ALLOCATIONS 65536
+/* cudaMalloc promises 256; the tensor maps of the Hopper copy engine want 16, torch's allocator 512. */
+#define ALIGNMENT 4096
+
+static long env_number(const char *name) {
+    const char *text = getenv(name);
+    if (text == NULL) {
+        fprintf(stderr, "virtual GPU: %s is not set; start through pipeline.virtual_gpu\n", name);
+        abort();
+    }
+    return strtol(text, NULL, 10);
+}
+
+static const struct cudaDeviceProp *properties(void) {
+    static struct cudaDeviceProp p;
+    if (p.warpSize != 0)
+        return &p;
+    const char *name = getenv("VGPU_NAME");
+    snprintf(p.name, sizeof p.name, "%s", name ? name : "virtual GPU");
+    memcpy(p.uuid.bytes, "virtual-gpu-0000", 16);
+    p.major = (int)env_number("VGPU_CC_MAJOR");
+    p.minor = (int)env_number("VGPU_CC_MINOR");
+    p.multiProcessorCount = (int)env_number("VGPU_NUM_SMS");
+    p.l2CacheSize = (int)env_number("VGPU_L2_BYTES");
+    p.totalGlobalMem = (size_t)env_number("VGPU_MEMORY_BYTES");
+    p.sharedMemPerBlockOptin = (size_t)env_number("VGPU_SHARED_BYTES_PER_BLOCK");
+    p.sharedMemPerMultiprocessor = (size_t)env_number("VGPU_SHARED_BYTES_PER_SM");
+    /* The rest is the same on sm_90 and sm_100: CUDA C programming guide, compute capabilities. */
+    p.sharedMemPerBlock = 48 * 1024;
+    p.reservedSharedMemPerBlock = 1024;
+    p.regsPerBlock = p.regsPerMultiprocessor = 65536;
+    p.maxThreadsPerBlock = 1024;
+    p.maxThreadsDim[0] = p.maxThreadsDim[1] = 1024;
+    p.maxThreadsDim[2] = 64;
+    p.maxGridSize[0] = 2147483647;
+    p.maxGridSize[1] = p.maxGridSize[2] = 65535;
+    p.maxThreadsPerMultiProcessor = 2048;
+    p.maxBlocksPerMultiProcessor = 32;
+    p.totalConstMem = 65536;
+    p.memPitch = 2147483647;
+    p.textureAlignment = 512;
+    p.texturePitchAlignment = 32;
+    p.concurrentKernels = p.asyncEngineCount = 1;
+    p.canMapHostMemory = p.unifiedAddressing = p.managedMemory = 1;
+    p.streamPrioritiesSupported = p.cooperativeLaunch = p.clusterLaunch = 1;
+    p.globalL1CacheSupported = p.localL1CacheSupported = 1;
+    p.warpSize = 32;
+    return &p;
+}
+
+/* ---- device --------------------------------------------------------------------------------- */
+
+cudaError_t cudaGetDeviceCount(int *count) { *count = 1; return cudaSuccess; }
+cudaError_t cudaGetDevice(int *device) { *device = 0; return cudaSuccess; }
+cudaError_t cudaSetDevice(int device) { return device == 0 ? cudaSuccess : cudaErrorInvalidDevice; }
+cudaError_t cudaInitDevice(int device, unsigned flags, unsigned more) { return cudaSuccess; }
+cudaError_t cudaSetDeviceFlags(unsigned flags) { return cudaSuccess; }
+cudaError_t cudaDeviceSynchronize(void) { return cudaSuccess; }
+cudaError_t cudaDeviceReset(void) { return cudaSuccess; }
+cudaError_t cudaGetLastError(void) { return cudaSuccess; }
+cudaError_t cudaPeekAtLastError(void) { return cudaSuccess; }
+cudaError_t cudaDriverGetVersion(int *version) { *version = CUDART_VERSION; return cudaSuccess; }
+cudaError_t cudaRuntimeGetVersion(int *version) { *version = CUDART_VERSION; return cudaSuccess; }
+cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer) { *can = 0; return cudaSuccess; }
+
+cudaError_t cudaDeviceGetPCIBusId(char *id, int length, int device) {
+    snprintf(id, (size_t)length, "0000:00:00.0");
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int device) {
+    *out = *properties();
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
+    *least = 0;
+    *greatest = -5;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device) {
+    const struct cudaDeviceProp *p = properties();
+    switch (attribute) {
+    case cudaDevAttrMaxThreadsPerBlock: *value = p->maxThreadsPerBlock; break;
+    case cudaDevAttrMaxBlockDimX: *value = p->maxThreadsDim[0]; break;
+    case cudaDevAttrMaxBlockDimY: *value = p->maxThreadsDim[1]; break;
+    case cudaDevAttrMaxBlockDimZ: *value = p->maxThreadsDim[2]; break;
+    case cudaDevAttrMaxGridDimX: *value = p->maxGridSize[0]; break;
+    case cudaDevAttrMaxGridDimY: *value = p->maxGridSize[1]; break;
+    case cudaDevAttrMaxGridDimZ: *value = p->maxGridSize[2]; break;
+    case cudaDevAttrMaxSharedMemoryPerBlock: *value = (int)p->sharedMemPerBlock; break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = (int)p->sharedMemPerBlockOptin; break;
+    case cudaDevAttrMaxSharedMemoryPerMultiprocessor: *value = (int)p->sharedMemPerMultiprocessor; break;
+    case cudaDevAttrReservedSharedMemoryPerBlock: *value = (int)p->reservedSharedMemPerBlock; break;
+    case cudaDevAttrMaxRegistersPerBlock: *value = p->regsPerBlock; break;
+    case cudaDevAttrMaxRegistersPerMultiprocessor: *value = p->regsPerMultiprocessor; break;
+    case cudaDevAttrMaxThreadsPerMultiProcessor: *value = p->maxThreadsPerMultiProcessor; break;
+    case cudaDevAttrMaxBlocksPerMultiprocessor: *value = p->maxBlocksPerMultiProcessor; break;
+    case cudaDevAttrMultiProcessorCount: *value = p->multiProcessorCount; break;
+    case cudaDevAttrL2CacheSize: *value = p->l2CacheSize; break;
+    case cudaDevAttrWarpSize: *value = p->warpSize; break;
+    case cudaDevAttrComputeCapabilityMajor: *value = p->major; break;
+    case cudaDevAttrComputeCapabilityMinor: *value = p->minor; break;
+    case cudaDevAttrCooperativeLaunch:
+    case cudaDevAttrUnifiedAddressing:
+    case cudaDevAttrManagedMemory:
+    case cudaDevAttrCanMapHostMemory:
+    case cudaDevAttrConcurrentKernels:
+    case cudaDevAttrStreamPrioritiesSupported: *value = 1; break;
+    case cudaDevAttrMemoryPoolsSupported:
+    case cudaDevAttrIntegrated: *value = 0; break;
+    default:
+        fprintf(stderr, "virtual GPU: cudaDeviceGetAttribute(%d) is not answered\n", (int)attribute);
+        return cudaErrorNotSupported;
+    }
+    return cudaSuccess;
+}
+
+/* ---- memory --------------------------------------------------------------------------------- */
+
+static struct { uintptr_t start; size_t bytes; } allocations[MAX_ALLOCATIONS];
+static size_t num_allocations, allocated_bytes;
+
+static int is_device(const void *pointer) {
+    for (size_t i = 0; i < num_allocations; i++)
+        if ((uintptr_t)pointer - allocations[i].start < allocations[i].bytes)
+            return 1;
+    return 0;
+}
+
+cudaError_t cudaMalloc(void **pointer, size_t bytes) {
+    size_t rounded = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    *pointer = NULL;
+    if (bytes == 0)
+        return cudaSuccess;
+    if (num_allocations == MAX_ALLOCATIONS || allocated_bytes + rounded > properties()->totalGlobalMem)
+        return cudaErrorMemoryAllocation;
+    void *memory = mmap(NULL, rounded, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED)
+        return cudaErrorMemoryAllocation;
+    /* A dump of a process with virtual operands would be as large as the operands. */
+    madvise(memory, rounded, MADV_DONTDUMP);
+    allocations[num_allocations].start = (uintptr_t)memory;
+    allocations[num_allocations++].bytes = rounded;
+    allocated_bytes += rounded;
+    *pointer = memory;
+    return cudaSuccess;
+}
+
+cudaError_t cudaFree(void *pointer) {
+    for (size_t i = 0; pointer != NULL && i < num_allocations; i++) {
+        if (allocations[i].start != (uintptr_t)pointer)
+            continue;
+        munmap(pointer, allocations[i].bytes);
+        allocated_bytes -= allocations[i].bytes;
+        allocations[i] = allocations[--num_allocations];
+        return cudaSuccess;
+    }
+    return pointer == NULL ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
+    *total_bytes = properties()->totalGlobalMem;
+    *free_bytes = *total_bytes - allocated_bytes;
+    return cudaSuccess;
+}
+
+cudaError_t cudaHostAlloc(void **pointer, size_t bytes, unsigned flags) {
+    *pointer = aligned_alloc(ALIGNMENT, (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
+    return *pointer ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+
+cudaError_t cudaFreeHost(void *pointer) { free(pointer); return cudaSuccess; }
+cudaError_t cudaHostRegister(void *pointer, size_t bytes, unsigned flags) { return cudaSuccess; }
+cudaError_t cudaHostUnregister(void *pointer) { return cudaSuccess; }
+
+cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *out, const void *pointer) {
+    memset(out, 0, sizeof *out);
+    out->type = is_device(pointer) ? cudaMemoryTypeDevice : cudaMemoryTypeUnregistered;
+    out->device = 0;
+    if (out->type == cudaMemoryTypeDevice)
+        out->devicePointer = (void *)pointer;
+    return cudaSuccess;
+}
+
+static cudaError_t copy(void *to, const void *from, size_t bytes) {
+    if (bytes <= EFFECTIVE_COPY_BYTES || !is_device(to))
+        memmove(to, from, bytes);
+    return cudaSuccess;
+}
+
+static cudaError_t fill(void *to, int value, size_t bytes) {
+    if (bytes <= EFFECTIVE_COPY_BYTES)
+        memset(to, value, bytes);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind) {
+    return copy(to, from, bytes);
+}
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t s) {
+    return copy(to, from, bytes);
+}
+cudaError_t cudaMemset(void *to, int value, size_t bytes) { return fill(to, value, bytes); }
+cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t s) { return fill(to, value, bytes); }
+cudaError_t cudaMemset2DAsync(void *to, size_t pitch, int value, size_t width, size_t height, cudaStream_t s) {
+    for (size_t row = 0; width * height <= EFFECTIVE_COPY_BYTES && row < height; row++)
+        memset((char *)to + row * pitch, value, width);
+    return cudaSuccess;
+}
+
+/* ---- streams and events: everything has finished before it was asked about ------------------- */
+
+static uintptr_t next_handle = 0x1000;
+
+cudaError_t cudaStreamCreate(cudaStream_t *s) { *s = (cudaStream_t)(next_handle += 16); return cudaSuccess; }
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned flags) { return cudaStreamCreate(s); }
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned f, int p) { return cudaStreamCreate(s); }
+cudaError_t cudaStreamDestroy(cudaStream_t s) { return cudaSuccess; }
+cudaError_t cudaStreamSynchronize(cudaStream_t s) { return cudaSuccess; }
+cudaError_t cudaStreamQuery(cudaStream_t s) { return cudaSuccess; }
+cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags) { return cudaSuccess; }
+cudaError_t cudaStreamGetPriority(cudaStream_t s, int *priority) { *priority = 0; return cudaSuccess; }
+cudaError_t cudaStreamIsCapturing(cudaStream_t s, enum cudaStreamCaptureStatus *status) {
+    *status = cudaStreamCaptureStatusNone;
+    return cudaSuccess;
+}
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t s, enum cudaStreamCaptureStatus *status, unsigned long long *id,
+                                     cudaGraph_t *graph, const cudaGraphNode_t **dependencies,
+                                     const cudaGraphEdgeData **edges, size_t *num_dependencies) {
+    if (id) *id = 0;
+    if (num_dependencies) *num_dependencies = 0;
+    return cudaStreamIsCapturing(s, status);
+}
+cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode) { return cudaSuccess; }
+
+cudaError_t cudaEventCreate(cudaEvent_t *e) { *e = (cudaEvent_t)(next_handle += 16); return cudaSuccess; }
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags) { return cudaEventCreate(e); }
+cudaError_t cudaEventDestroy(cudaEvent_t e) { return cudaSuccess; }
+cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) { return cudaSuccess; }
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t e, cudaStream_t s, unsigned flags) { return cudaSuccess; }
+cudaError_t cudaEventQuery(cudaEvent_t e) { return cudaSuccess; }
+cudaError_t cudaEventSynchronize(cudaEvent_t e) { return cudaSuccess; }
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to) { *ms = 0; return cudaSuccess; }
+
+/* ---- functions and launches ------------------------------------------------------------------ */
+
+cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *out, const void *function) {
+    const struct cudaDeviceProp *p = properties();
+    memset(out, 0, sizeof *out);
+    out->maxThreadsPerBlock = p->maxThreadsPerBlock;
+    out->numRegs = 32;
+    out->maxDynamicSharedSizeBytes = (int)p->sharedMemPerBlockOptin;
+    out->ptxVersion = out->binaryVersion = p->major * 10 + p->minor;
+    return cudaSuccess;
+}
+cudaError_t cudaFuncSetAttribute(const void *function, enum cudaFuncAttribute a, int value) { return cudaSuccess; }
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, const void *function, int threads,
+                                                                   size_t shared_bytes, unsigned flags) {
+    *blocks = threads > 0 ? 2048 / threads : 1;
+    return cudaSuccess;
+}
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *function, int threads,
+                                                          size_t shared_bytes) {
+    return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, threads, shared_bytes, 0);
+}
+cudaError_t cudaLaunchKernel(const void *f, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t s) {
+    return cudaSuccess;
+}
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *f, void **args) { return cudaSuccess; }
+cudaError_t __cudaLaunchKernel(cudaKernel_t k, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t s) {
+    return cudaSuccess;
+}
+
+/* ---- the way to the driver -------------------------------------------------------------------- */
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned version,
+                                             unsigned long long flags, enum cudaDriverEntryPointQueryResult *status) {
+    char versioned[256];
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
+    snprintf(versioned, sizeof versioned, "%s_v2", name);
+    *function = driver ? dlsym(driver, versioned) : NULL;
+    if (driver && *function == NULL)
+        *function = dlsym(driver, name);
+    if (status)
+        *status = *function ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+    return cudaSuccess;
+}
+
+/* DeepGEMM makes a cuBLASLt handle at its first GEMM; no cuBLASLt kernel is ever launched through it. */
+int cublasLtCreate(void **handle) { *handle = &next_handle; return 0; }
+int cublasLtDestroy(void *handle) { return 0; }

@@ -1,0 +1,128 @@
+/* libcuda.so.1 of a GPU that is not there: loads kernels by name, counts their launches, runs none.
+ *
+ * A library handle, its only kernel and that kernel's function are one object here, because DeepGEMM
+ * compiles exactly one kernel into each cubin.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cuda.h>
+
+struct loaded { int id; char *path; };
+
+#define MAX_LAUNCHES 256
+static struct { int num_loaded; char **paths; int num_launches; int launches[MAX_LAUNCHES]; } state;
+
+/* ---- what the worker asks (ctypes) ------------------------------------------------------------- */
+
+/* Copies out the ids of the kernels launched since the last call; returns how many there were. */
+int vgpu_take_launches(int *ids, int capacity) {
+    int count = state.num_launches < capacity ? state.num_launches : capacity;
+    memcpy(ids, state.launches, (size_t)count * sizeof *ids);
+    count = state.num_launches;
+    state.num_launches = 0;
+    return count;
+}
+
+const char *vgpu_path(int id) { return id < state.num_loaded ? state.paths[id] : NULL; }
+
+/* ---- libraries and kernels ---------------------------------------------------------------------- */
+
+CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, CUjit_option *jit, void **jit_values,
+                               unsigned num_jit, CUlibraryOption *options, void **values, unsigned num_options) {
+    FILE *file = fopen(path, "rb");
+    if (file == NULL)
+        return CUDA_ERROR_FILE_NOT_FOUND;
+    fclose(file);
+    struct loaded *entry = malloc(sizeof *entry);
+    char **paths = realloc(state.paths, (size_t)(state.num_loaded + 1) * sizeof *paths);
+    if (entry == NULL || paths == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    state.paths = paths;
+    entry->id = state.num_loaded++;
+    entry->path = state.paths[entry->id] = strdup(path);
+    *library = (CUlibrary)entry;
+    return CUDA_SUCCESS;
+}
+CUresult cuLibraryUnload(CUlibrary library) { return CUDA_SUCCESS; }
+CUresult cuLibraryGetKernelCount(unsigned *count, CUlibrary library) { *count = 1; return CUDA_SUCCESS; }
+CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned capacity, CUlibrary library) {
+    if (capacity > 0)
+        kernels[0] = (CUkernel)library;
+    return CUDA_SUCCESS;
+}
+CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel) {
+    *function = (CUfunction)kernel;
+    return CUDA_SUCCESS;
+}
+CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) { return CUDA_SUCCESS; }
+
+static CUresult launch(CUfunction function) {
+    if (state.num_launches < MAX_LAUNCHES)
+        state.launches[state.num_launches] = ((struct loaded *)function)->id;
+    state.num_launches++;
+    return CUDA_SUCCESS;
+}
+CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **args, void **extra) {
+    return launch(function);
+}
+CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                        unsigned bz, unsigned shared, CUstream stream, void **args, void **extra) {
+    return launch(function);
+}
+
+/* ---- tensor maps: only their size matters to a kernel that never runs ---------------------------- */
+
+CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, void *address,
+                                const cuuint64_t *dims, const cuuint64_t *strides, const cuuint32_t *box,
+                                const cuuint32_t *element_strides, CUtensorMapInterleave interleave,
+                                CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion,
+                                CUtensorMapFloatOOBfill fill) {
+    memset(map, 0, sizeof *map);
+    return CUDA_SUCCESS;
+}
+
+/* ---- device and context --------------------------------------------------------------------------- */
+
+/* torch asks to be told of driver messages; there are none. */
+CUresult cuLogsRegisterCallback(CUlogsCallback callback, void *user_data, CUlogsCallbackHandle *handle) {
+    return CUDA_SUCCESS;
+}
+CUresult cuInit(unsigned flags) { return CUDA_SUCCESS; }
+CUresult cuDriverGetVersion(int *version) { *version = CUDA_VERSION; return CUDA_SUCCESS; }
+CUresult cuDeviceGetCount(int *count) { *count = 1; return CUDA_SUCCESS; }
+CUresult cuDeviceGet(CUdevice *device, int ordinal) { *device = 0; return CUDA_SUCCESS; }
+CUresult cuCtxGetDevice(CUdevice *device) { *device = 0; return CUDA_SUCCESS; }
+CUresult cuCtxGetCurrent(CUcontext *context) { *context = (CUcontext)&state; return CUDA_SUCCESS; }
+CUresult cuCtxSetCurrent(CUcontext context) { return CUDA_SUCCESS; }
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) { return cuCtxGetCurrent(context); }
+CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active) {
+    *flags = 0;
+    *active = 1;
+    return CUDA_SUCCESS;
+}
+CUresult cuCtxSynchronize(void) { return CUDA_SUCCESS; }
+
+CUresult cuGetErrorName(CUresult error, const char **text) {
+    static char name[32];
+    snprintf(name, sizeof name, "CUresult %d", (int)error);
+    *text = name;
+    return CUDA_SUCCESS;
+}
+CUresult cuGetErrorString(CUresult error, const char **text) { return cuGetErrorName(error, text); }
+
+CUresult cuGetProcAddress(const char *symbol, void **function, int version, cuuint64_t flags,
+                          CUdriverProcAddressQueryResult *status) {
+    char versioned[256];
+    snprintf(versioned, sizeof versioned, "%s_v2", symbol);
+    *function = dlsym(RTLD_DEFAULT, versioned);
+    if (*function == NULL)
+        *function = dlsym(RTLD_DEFAULT, symbol);
+    if (status)
+        *status = *function ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+    return *function ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}

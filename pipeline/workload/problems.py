@@ -1,0 +1,116 @@
+"""A problem: one GEMM that a server launches, with every number of rows it can be launched with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+
+class Kernel(StrEnum):
+    """DeepGEMM entry points, by the names that SGLang's DeepGemmKernelType gives them."""
+
+    DENSE = "GEMM_NT_F8F8BF16"
+    MASKED = "GROUPED_GEMM_NT_F8F8BF16_MASKED"
+    CONTIGUOUS = "GROUPED_GEMM_NT_F8F8BF16_CONTIG"
+
+
+@dataclass(frozen=True, slots=True)
+class MList:
+    """Numbers of rows, as ascending ranges that do not overlap; expected_m for masked problems."""
+
+    ranges: tuple[range, ...]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.ranges))
+
+    def __iter__(self) -> Iterator[int]:
+        for part in self.ranges:
+            yield from part
+
+    @property
+    def smallest(self) -> int:
+        """The least M."""
+        return self.ranges[0][0]
+
+    @property
+    def largest(self) -> int:
+        """The greatest M; operands are sized by it."""
+        return self.ranges[-1][-1]
+
+    def multiples_of(self, alignment: int) -> MList:
+        """The members that are multiples of `alignment` (the contiguous kernels accept no other)."""
+        return MList.of(m for m in self if m % alignment == 0)
+
+    @classmethod
+    def of(cls, values: Iterable[int]) -> MList:
+        """Pack ascending values into ranges."""
+        ranges: list[range] = []
+        for value in values:
+            last = ranges[-1] if ranges else None
+            if last is not None and len(last) == 1 and value > last[0]:
+                ranges[-1] = range(last[0], value + 1, value - last[0])
+            elif last is not None and value == last[-1] + last.step:
+                ranges[-1] = range(last.start, value + 1, last.step)
+            else:
+                ranges.append(range(value, value + 1))
+        return cls(tuple(ranges))
+
+    def to_json(self) -> list[list[int]]:
+        """[[start, stop, step], ...] with stop excluded."""
+        return [[part.start, part.stop, part.step] for part in self.ranges]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One (kernel, N, K, groups) and why it is there."""
+
+    kernel: Kernel
+    n: int
+    k: int
+    groups: int
+    m: MList
+    linears: tuple[str, ...]
+    layers: tuple[int, ...]
+    ranks: tuple[int, ...]
+    rules: tuple[str, ...] = field(default=())
+
+    @property
+    def key(self) -> tuple[Kernel, int, int, int]:
+        """What makes two uses the same problem."""
+        return self.kernel, self.n, self.k, self.groups
+
+    @property
+    def name(self) -> str:
+        """Short name for tables and files, e.g. masked 4096x7168 g32."""
+        groups = f" g{self.groups}" if self.groups > 1 else ""
+        return f"{self.kernel.name.lower()} {self.n}x{self.k}{groups}"
+
+
+@dataclass(frozen=True, slots=True)
+class NotDeepGemm:
+    """A layer's matrix product that no DeepGEMM kernel serves, with the true reason."""
+
+    layer: str
+    reason: str
+
+
+def merge(problems: Iterable[Problem]) -> list[Problem]:
+    """One problem for each key, in order of first use; layers, ranks, rules and M lists are united."""
+    merged: dict[tuple[Kernel, int, int, int], Problem] = {}
+    for problem in problems:
+        before = merged.get(problem.key)
+        merged[problem.key] = problem if before is None else _united(before, problem)
+    return list(merged.values())
+
+
+def _united(a: Problem, b: Problem) -> Problem:
+    m = a.m if a.m == b.m else MList.of(sorted(set(a.m) | set(b.m)))
+    return replace(
+        a,
+        m=m,
+        linears=tuple(dict.fromkeys(a.linears + b.linears)),
+        layers=tuple(sorted({*a.layers, *b.layers})),
+        ranks=tuple(sorted({*a.ranks, *b.ranks})),
+        rules=tuple(dict.fromkeys(a.rules + b.rules)),
+    )

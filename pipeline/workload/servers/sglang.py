@@ -1,0 +1,234 @@
+"""SGLang 0.5.23: which kernel each linear reaches, with how many rows, and why the others do not.
+
+Paths in the rules are inside the package sglang/srt of that version.
+"""
+
+from __future__ import annotations
+
+import math
+
+from pipeline.virtual_gpu.targets import Target
+from pipeline.workload.families.deepseek import FUSING_ARCHITECTURE, DeepseekFacts
+from pipeline.workload.linears import Linear, Role
+from pipeline.workload.parallel import A2A, Parallel
+from pipeline.workload.problems import Kernel, MList, NotDeepGemm
+from pipeline.workload.servers import DeepEpMode, FusedShared, MoeRunner, Server
+
+GIB = 1 << 30
+# arg_groups/memory_hook.py: (memory below this, chunked prefill size, decode graph batch, the same for tp >= 4).
+MEMORY_CLASSES = (
+    (20 * GIB, 2048, 8, 8),
+    (35 * GIB, 4096, 48, 160),
+    (60 * GIB, 4096, 32, 160),
+    (90 * GIB, 8192, 256, 512),
+    (160 * GIB, 8192, 256, 512),
+)
+LARGEST_CLASS = (16384, 512, 512)
+# layers/deep_gemm_wrapper/compile_utils.py update_deep_gemm_config.
+DEFAULT_M_MAX = 16384
+UNCHUNKED_M_MAX = 65536
+LARGEST_M_MAX = 131072
+FAST_WARMUP_DENSE_UP_TO = 1024
+FAST_WARMUP_MAX = 32768
+# deep_gemm.get_mk_alignment_for_contiguous_layout(); the discovery worker asks the library again.
+CONTIGUOUS_ALIGNMENT = 128
+# layers/quantization/fp8_utils.py _deepgemm_block_fp8_supported.
+DEEPGEMM_N_MULTIPLE = 64
+DEEPGEMM_K_MULTIPLE = 128
+DEEPGEMM_BLOCK = (128, 128)
+# layers/quantization/fp8.py: auto picks DeepGEMM for the experts behind these.
+A2A_ON_DEEPGEMM = (A2A.deepep, A2A.mooncake, A2A.nixl)
+# models/deepseek_v2.py shared_experts_fusion_disable_reason.
+A2A_WITHOUT_FUSION = (A2A.deepep, A2A.deepep_v2, A2A.mooncake, A2A.nixl, A2A.mori)
+FUSING_EXPERT_COUNT = 256
+# SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK, its default.
+DISPATCH_TOKENS_PER_RANK = 128
+# model_executor/runner/flashinfer_autotune.py should_run_flashinfer_autotune, the MoE consumers.
+AUTOTUNED_RUNNERS = (MoeRunner.flashinfer_cutlass, MoeRunner.flashinfer_trtllm, MoeRunner.flashinfer_mxfp4)
+
+
+def default_chunk(server: Server, parallel: Parallel, target: Target) -> int:
+    """Prefill tokens of one chunk on one rank: attention DP divides the flag (arg_groups/parallel_hook.py)."""
+    chunk = server.chunked_prefill_size
+    if chunk is None:
+        chunk = _memory_class(target)[0]
+    return chunk if chunk < 1 else max(1, chunk // parallel.attn_dp)
+
+
+def default_decode_batch(server: Server, parallel: Parallel, target: Target) -> int:
+    """The decode graph's largest batch (arg_groups/memory_hook.py)."""
+    if server.cuda_graph_max_bs is not None:
+        return server.cuda_graph_max_bs
+    _, small, large = _memory_class(target)
+    return large if parallel.tp >= 4 else small
+
+
+def m_list(server: Server, chunk: int) -> MList:
+    """Every M that the server's own sweep would visit (compile_utils.py update_deep_gemm_config)."""
+    if server.fast_warmup:
+        return _fast_m_list(DEFAULT_M_MAX if chunk < 1 else min(chunk, FAST_WARMUP_MAX))
+    m_max = DEFAULT_M_MAX
+    if chunk < 1:
+        m_max = UNCHUNKED_M_MAX
+    elif chunk > 8192:
+        m_max = 2 * chunk
+    return MList((range(1, min(m_max, LARGEST_M_MAX) + 1),))
+
+
+def shared_experts_not_fused(facts: DeepseekFacts, server: Server, parallel: Parallel) -> str | None:
+    """Why the shared experts stay apart, or None when they become extra groups of the routed ones."""
+    source = "models/deepseek_v2.py shared_experts_fusion_disable_reason"
+    if facts.num_shared == 0:
+        return "the model has no shared experts"
+    if server.shared_experts_fusion is FusedShared.off:
+        return "server.shared_experts_fusion=off"
+    if parallel.moe_a2a_backend in A2A_WITHOUT_FUSION and server.shared_experts_fusion is not FusedShared.enforced:
+        return f"not fused behind {parallel.moe_a2a_backend.name} ({source})"
+    if facts.architecture != FUSING_ARCHITECTURE:
+        return f"{facts.architecture} is not {FUSING_ARCHITECTURE} ({source})"
+    if facts.num_experts != FUSING_EXPERT_COUNT:
+        return f"{facts.num_experts} experts, fusion wants {FUSING_EXPERT_COUNT} ({source})"
+    if facts.num_shared != 1:
+        return f"{facts.num_shared} shared experts, fusion wants 1 ({source})"
+    if parallel.effective_ep != 1:
+        return f"expert parallel size {parallel.effective_ep} is not 1 ({source})"
+    return None
+
+
+def shared_experts_tp(parallel: Parallel) -> int:
+    """Ranks that share the shared experts: one behind an all-to-all backend, where each rank holds them whole."""
+    return 1 if parallel.moe_a2a_backend.is_used else parallel.tp
+
+
+def experts_not_on_deepgemm(server: Server, parallel: Parallel, target: Target) -> str | None:
+    """Why the experts' runner is not DeepGEMM under these flags, or None when it is."""
+    source = "layers/quantization/fp8.py is_deepgemm_moe_runner_backend_enabled"
+    runner = server.moe_runner_backend
+    if runner is MoeRunner.deep_gemm or (runner is MoeRunner.auto and parallel.moe_a2a_backend in A2A_ON_DEEPGEMM):
+        return None
+    if runner is not MoeRunner.auto:
+        return f"server.moe_runner_backend={runner.name} ({source})"
+    served_by = "Triton fused MoE" if target.major_minor < (10, 0) else "FlashInfer trtllm-gen MoE or Triton"
+    return (
+        f"moe_runner_backend=auto with moe_a2a_backend={parallel.moe_a2a_backend.name} runs {served_by} ({source}); "
+        "set server.moe_runner_backend=deep_gemm, or an all-to-all backend such as deepep"
+    )
+
+
+def expert_kernels(server: Server, parallel: Parallel) -> list[tuple[Kernel, str]]:
+    """The grouped kernels of the DeepGEMM runner and the rule that needs each (layers/moe/moe_runner/deep_gemm.py)."""
+    contiguous, masked = Kernel.CONTIGUOUS, Kernel.MASKED
+    if not parallel.moe_a2a_backend.is_used:
+        return [
+            (masked, "standard dispatch, masked layout: moe_runner/deep_gemm.py _should_use_masked_standard_layout"),
+            (contiguous, "standard dispatch, compact layout: moe_runner/deep_gemm.py _get_compact_all_tokens"),
+        ]
+    name = parallel.moe_a2a_backend.name
+    found: list[tuple[Kernel, str]] = []
+    if server.deepep_mode is not DeepEpMode.low_latency:
+        found.append((contiguous, f"{name} normal dispatch (prefill): token_dispatcher/deepep.py"))
+    if server.deepep_mode is not DeepEpMode.normal:
+        found.append((masked, f"{name} low-latency dispatch (decode): token_dispatcher/deepep.py"))
+    return found
+
+
+def kv_up_not_a_gemm(server: Server, parallel: Parallel) -> str | None:
+    """Why kv_b_proj never runs as a matrix product, or None when some prefill runs it so.
+
+    Decode always absorbs it. Prefill runs it on MHA_ONE_SHOT and MHA_CHUNKED_KV, which eager prefill takes.
+    """
+    source = "models/deepseek_common/attention_backend_handler.py"
+    if parallel.attn_cp > 1:
+        return f"context parallel prefill absorbs kv_b_proj ({source})"
+    if server.enable_deterministic_inference:
+        return f"deterministic inference absorbs kv_b_proj ({source})"
+    return None
+
+
+def dense_not_on_deepgemm(linear: Linear, block: tuple[int, int] | None) -> str | None:
+    """Why a quantised linear is served by another kernel, or None (fp8_utils.py _deepgemm_block_fp8_supported)."""
+    source = "layers/quantization/fp8_utils.py _deepgemm_block_fp8_supported"
+    if block != DEEPGEMM_BLOCK:
+        return f"weights are not FP8 with {DEEPGEMM_BLOCK[0]}x{DEEPGEMM_BLOCK[1]} scale blocks ({source})"
+    if linear.n % DEEPGEMM_N_MULTIPLE != 0:
+        return f"N {linear.n} is not a multiple of {DEEPGEMM_N_MULTIPLE}, Triton serves it ({source})"
+    if linear.k % DEEPGEMM_K_MULTIPLE != 0:
+        return f"K {linear.k} is not a multiple of {DEEPGEMM_K_MULTIPLE}, Triton serves it ({source})"
+    return None
+
+
+RULES = {
+    Role.ATTENTION: "layers/quantization/fp8_utils.py dispatch_w8a8_block_fp8_linear",
+    Role.KV_UP: "models/deepseek_common/attention_backend_handler.py: MHA_ONE_SHOT and MHA_CHUNKED_KV prefill",
+    Role.DENSE_MLP: "layers/quantization/fp8_utils.py dispatch_w8a8_block_fp8_linear; layer < first_k_dense_replace",
+    Role.SHARED_EXPERTS: "models/deepseek_v2.py: shared experts apart from the routed ones",
+}
+
+
+def _memory_class(target: Target) -> tuple[int, int, int]:
+    for below, chunk, small, large in MEMORY_CLASSES:
+        if target.memory_bytes < below:
+            return chunk, small, large
+    return LARGEST_CLASS
+
+
+def _fast_m_list(largest: int) -> MList:
+    ranges = [range(1, min(FAST_WARMUP_DENSE_UP_TO, largest) + 1)]
+    start, step = FAST_WARMUP_DENSE_UP_TO, 2
+    while start < largest:
+        ranges.append(range(start, min(2 * start, largest + 1), step))
+        start, step = 2 * start, 2 * step
+    values = sorted({m for part in ranges for m in part} | {largest})
+    return MList.of(values)
+
+
+def never_on_deepgemm(facts: DeepseekFacts) -> list[NotDeepGemm]:
+    """Matrix products of every rank that hold no block-FP8 weight, whatever the flags."""
+    found = [
+        NotDeepGemm("model.embed_tokens", "a look-up, first pipeline stage only"),
+        NotDeepGemm(
+            "self_attn absorbed kv_b_proj (w_kc, w_vc)", "bf16 batched product: deepseek_weight_loader.py dequantises it"
+        ),
+        NotDeepGemm("lm_head", "bf16, not quantised, last pipeline stage only"),
+    ]
+    if any(facts.is_moe(layer) for layer in range(facts.num_layers)):
+        found.insert(1, NotDeepGemm("mlp.gate", "bf16 router: models/deepseek_v2.py MoEGate"))
+    return found
+
+
+def requires_mlp_sync(parallel: Parallel) -> bool:
+    """Whether ranks gather their tokens for the feed-forward part (utils/common.py require_mlp_sync)."""
+    return parallel.attn_dp > 1 or parallel.moe_a2a_backend.is_used or parallel.moe_dense_tp_size is not None
+
+
+def cp_padding(parallel: Parallel) -> int:
+    """What context parallel pads a batch to; zigzag doubles it, and a multiple of that suits both layouts."""
+    return 1 if parallel.attn_cp == 1 else 2 * parallel.attn_cp
+
+
+def batch_multiple(parallel: Parallel) -> int:
+    """What a dummy run's batch is rounded up to: lcm, because rounding to one after the other misses the first."""
+    attn_tp = parallel.attn_tp if requires_mlp_sync(parallel) else 1
+    return math.lcm(cp_padding(parallel), attn_tp)
+
+
+def counts_unpadded_tokens(parallel: Parallel) -> bool:
+    """Whether num_token_non_padded exists (forward_batch_info.py enable_num_token_non_padded)."""
+    return parallel.effective_ep > 1 or parallel.moe_a2a_backend.is_used
+
+
+def masked_rows(batch: int, parallel: Parallel) -> int:
+    """Rows that each expert's block holds in the masked layout for a decode step of `batch` tokens."""
+    if parallel.moe_a2a_backend.is_used:
+        return parallel.effective_ep * DISPATCH_TOKENS_PER_RANK
+    return (batch // 256 + 1) * 256
+
+
+def nothing_to_autotune(server: Server) -> str | None:
+    """Why this server runs no FlashInfer autotune (runner/flashinfer_autotune.py should_run_flashinfer_autotune)."""
+    if server.moe_runner_backend in AUTOTUNED_RUNNERS:
+        return None
+    return (
+        f"SGLang tunes FlashInfer only for a FlashInfer MoE runner or an FP4/FP8 FlashInfer GEMM backend; this "
+        f"recipe's experts run on moe_runner_backend={server.moe_runner_backend.name} and its dense layers on DeepGEMM"
+    )

@@ -1,0 +1,251 @@
+"""Compose a recipe, validate it, build the graph, run it, report: python run.py model=deepseek parallel=pp4."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+from rich.console import Console
+
+from pipeline.engine import config
+from pipeline.engine.children import Children
+from pipeline.engine.context import Context
+from pipeline.engine.display import LogDisplay, TerminalDisplay
+from pipeline.engine.errors import ConfigError, WarmupError
+from pipeline.engine.events import Event, Events, JsonLines, Kind, Timeline
+from pipeline.engine.graph import build_graph, to_mermaid
+from pipeline.engine.report import build_report, exit_code, to_json, write_atomically
+from pipeline.engine.runner import Outcome, run
+from pipeline.engine.stage import Stage
+from pipeline.engine.tables import Table
+from pipeline.recipe import Mode, Recipe
+from pipeline.slots import ALLOCATED, CHILDREN, EVENTS, KERNELS, RECIPE, RECIPE_YAML, SEEDED
+from stages import all_stages
+from stages.plan import PlanFormat, make_plan, plan_json, plan_tables
+
+CONF = Path(__file__).parent / "conf"
+log = logging.getLogger("preheat")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one recipe, or several with --multirun; returns the exit code (the largest of several)."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
+    schema = config.make_schema(Recipe, all_stages())
+    config.register(schema)
+    arguments = replay(arguments)
+    overrides = [argument for argument in arguments if not argument.startswith("-")]
+    codes: list[int] = []
+
+    def task(raw: DictConfig) -> None:
+        codes.append(told(lambda: execute(raw)))
+
+    try:
+        check(arguments, overrides, schema)
+    except WarmupError as error:
+        return tell(error)
+    if "mode=plan" in overrides:
+        # A plan touches nothing, so Hydra makes no folder for it either.
+        arguments = [*arguments, "hydra.run.dir=.", "hydra.output_subdir=null"]
+    sys.argv = [sys.argv[0], *arguments]
+    hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")(task)()
+    return max(codes, default=0)
+
+
+def replay(arguments: Sequence[str]) -> list[str]:
+    """recipe=PATH means: compose the recipe.yaml that an earlier run left."""
+    kept: list[str] = []
+    for argument in arguments:
+        name, _, value = argument.partition("=")
+        if name == "recipe":
+            path = Path(value).absolute()
+            path = path / "recipe.yaml" if path.is_dir() else path
+            kept += ["--config-dir", str(path.parent), "--config-name", path.stem]
+        else:
+            kept.append(argument)
+    return kept
+
+
+def check(arguments: Sequence[str], overrides: Sequence[str], schema: type) -> None:
+    """ConfigError with every override that is wrong."""
+    directories = [Path(b) for a, b in zip(arguments, arguments[1:], strict=False) if a in ("--config-dir", "-cd")]
+    if missing := [str(folder) for folder in directories if not folder.is_dir()]:
+        raise ConfigError(f"no such folder: {', '.join(missing)}; recipe=PATH takes a recipe.yaml or its folder")
+    values = {b for a, b in zip(arguments, arguments[1:], strict=False) if a.startswith("-")}
+    plain = [override for override in overrides if override not in values]
+    problems = config.override_problems(plain, schema, [CONF, *directories], all_stages())
+    if problems:
+        raise ConfigError(*problems)
+    if not any(argument.startswith("-") for argument in arguments):
+        config.composed(plain, CONF)
+
+
+def execute(raw: DictConfig) -> int:
+    """Plan, run or verify one composed recipe; returns the exit code."""
+    recipe: Recipe = config.to_recipe(raw)
+    needs = {name: node.needs for name, node in recipe.pipeline.stages.items()}
+    stages = select(recipe, needs)
+    graph = validate(recipe, stages, needs)
+    if recipe.mode is Mode.plan:
+        show_plan(recipe, needs, as_json=getattr(recipe, "plan").format is PlanFormat.json)
+        return 0
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    log_to(folder / "run.log")
+    (folder / "dag.mmd").write_text(to_mermaid(graph, stages))
+    outcomes = run_stages(recipe, config.to_yaml(raw), graph, stages, folder)
+    report = build_report(outcomes, stages) | {"recipe": recipe.name, "run_dir": str(folder)}
+    write_report(report, recipe, folder)
+    print(summary(outcomes, recipe, folder).render(), end="")
+    return exit_code(outcomes)
+
+
+def select(recipe: Recipe, needs: Mapping[str, Sequence[str]]) -> dict[str, Stage]:
+    """The stage objects that the pipeline names: the recipe holds those with options."""
+    table = all_stages()
+    return {name: getattr(recipe, name) if fields(table[name]) else table[name]() for name in needs if name in table}
+
+
+def validate(recipe: Recipe, stages: Mapping[str, Stage], needs: Mapping[str, Sequence[str]]) -> Any:
+    """The graph; ConfigError with everything that is wrong with graph, options, model and layout together."""
+    problems = [problem for stage in stages.values() for problem in stage.problems()]
+    problems += unselected(needs)
+    graph = None
+    for attempt in (lambda: build_graph(stages, needs, seeded=SEEDED), lambda: make_plan(recipe)):
+        try:
+            result = attempt()
+            graph = graph or result
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(*problems)
+    return graph
+
+
+def unselected(needs: Mapping[str, Sequence[str]]) -> list[str]:
+    """Options given for a stage that the pipeline does not select."""
+    given = {override.lstrip("+~").split("=")[0].split(".")[0] for override in HydraConfig.get().overrides.task}
+    return [
+        f"{name} has options, but the pipeline selects no stage of that name; selected: {', '.join(needs)}"
+        for name in sorted(given & (all_stages().keys() - needs.keys()))
+    ]
+
+
+def show_plan(recipe: Recipe, needs: Mapping[str, list[str]], *, as_json: bool) -> None:
+    """Print the plan to standard output."""
+    workload, buffers = make_plan(recipe)
+    if as_json:
+        print(json.dumps(plan_json(workload, buffers, needs)))
+        return
+    for table in plan_tables(workload, buffers):
+        print(table.render())
+    stages = Table("Stages", ("stage", "needs"))
+    for name, wanted in needs.items():
+        stages.add(name, ", ".join(wanted))
+    print(stages.render())
+
+
+def run_stages(
+    recipe: Recipe, recipe_yaml: str, graph: Any, stages: Mapping[str, Stage], folder: Path
+) -> list[Outcome]:
+    """Run the graph with everything that listens to it."""
+    from pipeline.kernels.reference import ReferenceKernels
+
+    kernels, children, allocated = ReferenceKernels(), Children(), dict[str, int | None]()
+
+    def note_allocations(event: Event) -> None:
+        if event.kind is Kind.FINISHED:
+            allocated[event.stage] = event.data.get("allocated_bytes")
+
+    display = TerminalDisplay(Console(stderr=True)) if sys.stderr.isatty() else LogDisplay()
+    lines, timeline = JsonLines(folder / "events.jsonl"), Timeline()
+    events = Events(note_allocations, lines, timeline, display)
+    context = Context()
+    for slot, value in (
+        (RECIPE, recipe), (RECIPE_YAML, recipe_yaml), (ALLOCATED, allocated), (EVENTS, events), (CHILDREN, children),
+        (KERNELS, kernels),
+    ):
+        context.seed(slot, value)
+    try:
+        with interruptible(children):
+            return run(
+                graph, stages, context,
+                children=children, events=events, meter=kernels.meter, on_error=recipe.on_error,
+            )
+    finally:
+        display.close()
+        lines.close()
+        timeline.write(folder / "timeline.json")
+
+
+@contextmanager
+def interruptible(children: Children) -> Iterator[None]:
+    """The first Ctrl-C ends the children and lets the run report; the second leaves at once."""
+
+    def stop(signum: int, frame: Any) -> None:
+        if children.stopped:
+            children.stop(kill=True)
+            os._exit(130)
+        children.stop()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def write_report(report: Mapping[str, Any], recipe: Recipe, folder: Path) -> None:
+    """report.json beside the log, and in the output directory when this run made it."""
+    write_atomically(folder / "report.json", to_json(report))
+    if recipe.mode is Mode.run:
+        try:
+            write_atomically(Path(recipe.output.dir) / "report.json", to_json(report))
+        except OSError as error:
+            log.warning("report.json is only in %s: %s", folder, error)
+
+
+def summary(outcomes: Sequence[Outcome], recipe: Recipe, folder: Path) -> Table:
+    """One row for each stage."""
+    table = Table(f"{recipe.name}: report in {folder}", ("stage", "status", "seconds", "allocated", "what"))
+    for outcome in outcomes:
+        seconds = "" if outcome.seconds is None else f"{outcome.seconds:.1f}"
+        allocated = "" if outcome.allocated_bytes is None else f"{outcome.allocated_bytes:+d} B"
+        table.add(outcome.name, outcome.status.value, seconds, allocated, outcome.reason or "")
+    return table
+
+
+def log_to(path: Path) -> None:
+    """Keep what is logged in a file too."""
+    handler = logging.FileHandler(path)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    logging.getLogger().addHandler(handler)
+
+
+def told(attempt: Callable[[], int]) -> int:
+    """The attempt's exit code; a WarmupError is told to the user and becomes its own."""
+    try:
+        return attempt()
+    except WarmupError as error:
+        return tell(error)
+
+
+def tell(error: WarmupError) -> int:
+    """Print what is wrong, one line a problem."""
+    for line in str(error).splitlines():
+        print(f"error: {line}", file=sys.stderr)
+    return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

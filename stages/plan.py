@@ -1,0 +1,135 @@
+"""Derive what this recipe needs: problems, what does not go to DeepGEMM and why, and the layout of the buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from pipeline.buffers.sizing import BufferPlan, plan_buffers
+from pipeline.engine.context import View
+from pipeline.engine.stage import Result, Stage
+from pipeline.engine.tables import Table
+from pipeline.recipe import DeviceKind, Recipe
+from pipeline.slots import BUFFER_PLAN, RECIPE, WORKLOAD
+from pipeline.workload.derive import Workload, derive
+
+
+class PlanFormat(Enum):
+    """How mode=plan prints."""
+
+    table = "table"
+    json = "json"
+
+
+@dataclass(kw_only=True)
+class Plan(Stage):
+    """Pure computation: needs no torch and touches nothing."""
+
+    format: PlanFormat = PlanFormat.table
+    """table, or json for one JSON object on standard output."""
+
+    reads = (RECIPE,)
+    writes = (WORKLOAD, BUFFER_PLAN)
+    section = "plan"
+    figures = ("problems", "ranks", "not_deepgemm")
+
+    def run(self, ctx: View) -> Result:
+        """Raise ConfigError with everything that is wrong with model, layout, server and target together."""
+        workload, buffers = make_plan(ctx[RECIPE])
+        ctx[WORKLOAD], ctx[BUFFER_PLAN] = workload, buffers
+        problems, ranks = len(workload.problems), workload.num_ranks
+        figures = {"problems": problems, "ranks": ranks, "not_deepgemm": len(workload.not_deepgemm)}
+        return Result(f"{problems} problems over {ranks} ranks", figures)
+
+
+def make_plan(recipe: Recipe) -> tuple[Workload, BufferPlan]:
+    """What follows from the recipe alone."""
+    workload = derive(recipe.model, recipe.parallel, recipe.server, recipe.target)
+    buffers = plan_buffers(
+        workload,
+        recipe.parallel,
+        recipe.server,
+        recipe.adapter,
+        distinct_expert_weights=recipe.device.kind is not DeviceKind.cpu,
+    )
+    return workload, buffers
+
+
+def plan_json(workload: Workload, buffers: BufferPlan, needs: Mapping[str, list[str]]) -> dict[str, Any]:
+    """The plan as one JSON object."""
+    return {
+        "problems": [
+            {
+                "kernel": problem.kernel.value,
+                "n": problem.n,
+                "k": problem.k,
+                "groups": problem.groups,
+                "m_count": len(problem.m),
+                "m_min": problem.m.smallest,
+                "m_max": problem.m.largest,
+                "linears": list(problem.linears),
+                "layers": list(problem.layers),
+                "ranks": list(problem.ranks),
+                "rule": "; ".join(problem.rules),
+            }
+            for problem in workload.problems
+        ],
+        "not_deepgemm": [{"layer": entry.layer, "reason": entry.reason} for entry in workload.not_deepgemm],
+        "buffers": {
+            "arena_bytes": buffers.layout.arena_bytes,
+            "sum_of_stage_bytes": buffers.layout.sum_of_phase_bytes,
+            "slots": [
+                {
+                    "name": region.spec.name,
+                    "dtype": region.spec.dtype,
+                    "shape": list(region.spec.shape),
+                    "bytes": region.spec.num_bytes,
+                    "offset": region.offset,
+                    "phases": sorted(region.spec.phases),
+                }
+                for region in buffers.layout.regions
+            ],
+        },
+        "stages": [{"name": name, "needs": list(wanted)} for name, wanted in needs.items()],
+    }
+
+
+
+def plan_tables(workload: Workload, buffers: BufferPlan) -> list[Table]:
+    """The plan for people: what is launched, what is not and why, and what the arena holds."""
+    num_ranks = workload.num_ranks
+    problems = Table("Problems for DeepGEMM", ("kernel", "N", "K", "groups", "M", "layers", "ranks", "linears"))
+    for problem in workload.problems:
+        ranks = "all" if len(problem.ranks) == num_ranks else spans(problem.ranks)
+        m = f"{problem.m.smallest}..{problem.m.largest} ({len(problem.m)})"
+        row = (problem.kernel.name.lower(), problem.n, problem.k, problem.groups, m, spans(problem.layers), ranks)
+        problems.add(*row, ", ".join(problem.linears))
+    absent = Table("Not for DeepGEMM", ("layer", "reason"))
+    for entry in workload.not_deepgemm:
+        absent.add(entry.layer, entry.reason)
+    layout = buffers.layout
+    arena = Table(
+        f"Buffers: one arena of {layout.arena_bytes / 2**20:.1f} MiB "
+        f"({layout.sum_of_phase_bytes / 2**20:.1f} MiB if every phase allocated its own)",
+        ("phase", "buffers", "MiB"),
+    )
+    for phase in layout.phases:
+        live = [region for region in layout.regions if phase in region.spec.phases]
+        arena.add(phase, len(live), f"{layout.phase_bytes(phase) / 2**20:.1f}")
+    return [problems, absent, arena]
+
+
+def spans(numbers: Sequence[int]) -> str:
+    """Ascending numbers as ranges: 0-2, 5."""
+    parts: list[str] = []
+    first = last = None
+    for number in [*numbers, None]:
+        if first is not None and number == last + 1:
+            last = number
+            continue
+        if first is not None:
+            parts.append(str(first) if first == last else f"{first}-{last}")
+        first = last = number
+    return ", ".join(parts)

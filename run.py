@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -26,13 +26,13 @@ from pipeline.engine.errors import ConfigError, WarmupError
 from pipeline.engine.events import Event, Events, JsonLines, Kind, Timeline
 from pipeline.engine.graph import build_graph, to_mermaid
 from pipeline.engine.report import build_report, exit_code, to_json, write_atomically
-from pipeline.engine.runner import Outcome, run
+from pipeline.engine.runner import Outcome, Services, run
 from pipeline.engine.stage import Stage
 from pipeline.engine.tables import Table
 from pipeline.recipe import Mode, Recipe
 from pipeline.slots import ALLOCATED, CHILDREN, EVENTS, KERNELS, RECIPE, RECIPE_YAML, SEEDED
 from stages import all_stages
-from stages.plan import PlanFormat, make_plan, plan_json, plan_tables
+from stages.plan import Plan, PlanFormat, make_plan, plan_json, plan_tables
 
 CONF = Path(__file__).parent / "conf"
 log = logging.getLogger("preheat")
@@ -40,7 +40,6 @@ log = logging.getLogger("preheat")
 
 def main(arguments: Sequence[str]) -> int:
     """Run one recipe, or several with --multirun; returns the exit code (the largest of several)."""
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
     schema = config.make_schema(Recipe, all_stages())
     config.register(schema)
     arguments = replay(arguments)
@@ -97,7 +96,8 @@ def execute(raw: DictConfig) -> int:
     stages = select(recipe, needs)
     graph = validate(recipe, stages, needs)
     if recipe.mode is Mode.plan:
-        show_plan(recipe, needs, as_json=getattr(recipe, "plan").format is PlanFormat.json)
+        plan = stages.get("plan")
+        show_plan(recipe, needs, as_json=isinstance(plan, Plan) and plan.format is PlanFormat.json)
         return 0
     folder = Path(HydraConfig.get().runtime.output_dir)
     log_to(folder / "run.log")
@@ -170,17 +170,15 @@ def run_stages(
     lines, timeline = JsonLines(folder / "events.jsonl"), Timeline()
     events = Events(note_allocations, lines, timeline, display)
     context = Context()
-    for slot, value in (
-        (RECIPE, recipe), (RECIPE_YAML, recipe_yaml), (ALLOCATED, allocated), (EVENTS, events), (CHILDREN, children),
-        (KERNELS, kernels),
-    ):
-        context.seed(slot, value)
+    context.seed(RECIPE, recipe)
+    context.seed(RECIPE_YAML, recipe_yaml)
+    context.seed(ALLOCATED, allocated)
+    context.seed(EVENTS, events)
+    context.seed(CHILDREN, children)
+    context.seed(KERNELS, kernels)
     try:
         with interruptible(children):
-            return run(
-                graph, stages, context,
-                children=children, events=events, meter=kernels.meter, on_error=recipe.on_error,
-            )
+            return run(graph, stages, context, Services(children, events, kernels.meter), on_error=recipe.on_error)
     finally:
         display.close()
         lines.close()
@@ -188,7 +186,7 @@ def run_stages(
 
 
 @contextmanager
-def interruptible(children: Children) -> Iterator[None]:
+def interruptible(children: Children) -> Generator[None]:
     """The first Ctrl-C ends the children and lets the run report; the second leaves at once."""
 
     def stop(signum: int, frame: Any) -> None:
@@ -226,10 +224,10 @@ def summary(outcomes: Sequence[Outcome], recipe: Recipe, folder: Path) -> Table:
 
 
 def log_to(path: Path) -> None:
-    """Keep what is logged in a file too."""
-    handler = logging.FileHandler(path)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-    logging.getLogger().addHandler(handler)
+    """Log to standard error, and with the time of day to a file. Hydra's own logging is off (hydra_settings)."""
+    file, stderr = logging.FileHandler(path), logging.StreamHandler(sys.stderr)
+    file.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[file, stderr], force=True)
 
 
 def told(attempt: Callable[[], int]) -> int:

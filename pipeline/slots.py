@@ -68,21 +68,21 @@ class Proof:
     num_keys: int
 
 
-RECIPE = Slot[Recipe]("recipe")
-RECIPE_YAML = Slot[str]("recipe_yaml")
-ALLOCATED = Slot[dict[str, int | None]]("allocated")
+RECIPE: Slot[Recipe] = Slot("recipe")
+RECIPE_YAML: Slot[str] = Slot("recipe_yaml")
+ALLOCATED: Slot[dict[str, int | None]] = Slot("allocated")
 """Bytes that each finished stage allocated, None where that is not measured; grows while stages end."""
-EVENTS = Slot[Events]("events")
-CHILDREN = Slot[Children]("children")
-KERNELS = Slot["Kernels"]("kernels")
-WORKLOAD = Slot[Workload]("workload")
-BUFFER_PLAN = Slot[BufferPlan]("buffer_plan")
-RESERVED = Slot[Reserved]("reserved")
-DECODE_BUFFERS = Slot["DecodeBuffers"]("decode_buffers")
-BATCH = Slot[AlignedBatch]("batch")
-FORWARD = Slot[ForwardResult]("forward")
-BAKED = Slot[Baked]("baked")
-PROOF = Slot[Proof]("proof")
+EVENTS: Slot[Events] = Slot("events")
+CHILDREN: Slot[Children] = Slot("children")
+KERNELS: Slot[Kernels] = Slot("kernels")
+WORKLOAD: Slot[Workload] = Slot("workload")
+BUFFER_PLAN: Slot[BufferPlan] = Slot("buffer_plan")
+RESERVED: Slot[Reserved] = Slot("reserved")
+DECODE_BUFFERS: Slot[DecodeBuffers] = Slot("decode_buffers")
+BATCH: Slot[AlignedBatch] = Slot("batch")
+FORWARD: Slot[ForwardResult] = Slot("forward")
+BAKED: Slot[Baked] = Slot("baked")
+PROOF: Slot[Proof] = Slot("proof")
 
 SEEDED = (RECIPE, RECIPE_YAML, ALLOCATED, EVENTS, CHILDREN, KERNELS)
 """Filled by run.py before the first stage."""

@@ -23,7 +23,9 @@ class Align(Stage):
 
     def problems(self) -> list[str]:
         """A batch below one."""
-        return [f"align.batch must be at least 1, got {self.batch}"] if self.batch is not None and self.batch < 1 else []
+        return (
+            [f"align.batch must be at least 1, got {self.batch}"] if self.batch is not None and self.batch < 1 else []
+        )
 
     def run(self, ctx: View) -> Result:
         """CapacityError when the rounded batch exceeds the buffers."""

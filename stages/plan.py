@@ -96,7 +96,6 @@ def plan_json(workload: Workload, buffers: BufferPlan, needs: Mapping[str, list[
     }
 
 
-
 def plan_tables(workload: Workload, buffers: BufferPlan) -> list[Table]:
     """The plan for people: what is launched, what is not and why, and what the arena holds."""
     num_ranks = workload.num_ranks
@@ -123,13 +122,10 @@ def plan_tables(workload: Workload, buffers: BufferPlan) -> list[Table]:
 
 def spans(numbers: Sequence[int]) -> str:
     """Ascending numbers as ranges: 0-2, 5."""
-    parts: list[str] = []
-    first = last = None
-    for number in [*numbers, None]:
-        if first is not None and number == last + 1:
-            last = number
-            continue
-        if first is not None:
-            parts.append(str(first) if first == last else f"{first}-{last}")
-        first = last = number
-    return ", ".join(parts)
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)

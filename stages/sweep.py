@@ -120,7 +120,7 @@ class Sweep(Stage):
             figures["errors"] = done.failed
             shown = "\n".join(f"{key}: {message}" for key, message in list(done.failed.items())[:3])
             raise StageError(
-                f"nvcc rejected {len(done.failed)} of {len(discovery.keys)} kernels; the others are in the cache\n{shown}",
+                f"nvcc rejected {len(done.failed)} of {len(discovery.keys)} kernels; the others are cached\n{shown}",
                 figures=figures,
             )
         summary = (

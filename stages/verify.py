@@ -71,7 +71,9 @@ class Verify(Stage):
         if faults:
             figures["faults"] = faults
             shown = faults[:FAULTS_SHOWN]
-            more = [f"and {len(faults) - len(shown)} more; report.json has them all"] if len(faults) > len(shown) else []
+            more = (
+                [f"and {len(faults) - len(shown)} more; report.json has them all"] if len(faults) > len(shown) else []
+            )
             raise VerifyError("\n".join([*shown, *more]), figures=figures)
         return Result(
             f"{figures.get('coverage_m_values', 0)} M launched again, 0 compiles; "
@@ -82,9 +84,7 @@ class Verify(Stage):
 
     def _cache(self, problems: Sequence[Problem], ctx: View, figures: dict[str, Any]) -> list[str]:
         baked, progress = ctx[BAKED], Reporter(ctx[EVENTS], "verify")
-        found, lacking = baked.discoverer.check(
-            problems, baked.warm_cache, lambda a, b: progress("M launched", a, b)
-        )
+        found, lacking = baked.discoverer.check(problems, baked.warm_cache, lambda a, b: progress("M launched", a, b))
         figures["coverage_m_values"] = found.num_launched
         figures["coverage_compiles"] = len(lacking)
         figures["seconds_coverage"] = round(found.seconds, 3)
@@ -102,9 +102,7 @@ def missing_line(key: str, problems: Sequence[Problem], found: Discovery) -> str
     return f"{key} is not in the cache"
 
 
-def buffer_faults(
-    reserved: Reserved, forward: ForwardResult, multiple: int, figures: dict[str, Any]
-) -> list[str]:
+def buffer_faults(reserved: Reserved, forward: ForwardResult, multiple: int, figures: dict[str, Any]) -> list[str]:
     """Guards, addresses, and what a dummy run must hold to."""
     broken = reserved.arena.check_guards()
     moved = [name for name, address in reserved.arena.addresses().items() if address != reserved.addresses[name]]
@@ -119,4 +117,3 @@ def buffer_faults(
     if forward.batch % multiple != 0:
         faults.append(f"a dummy run had {forward.batch} requests, not a multiple of {multiple}")
     return faults
-

@@ -12,10 +12,23 @@ from pipeline.buffers.arena import Arena
 from pipeline.buffers.decode_set import PREFIX, SEQ_LEN_FILL, DecodeSize, decode_specs
 from pipeline.engine.errors import CapacityError, SlotError
 
-
 # Fields by their axis: those of a request, and those of a token (or of a token and a request together).
-REQUEST_FIELDS = ("req_pool_indices", "seq_lens", "seq_lens_cpu", "encoder_lens", "mamba_track_indices", "mamba_track_mask")
-TOKEN_FIELDS = ("input_ids", "input_embeds", "out_cache_loc", "positions", "mrope_positions", "next_token_logits_buffer")
+REQUEST_FIELDS = (
+    "req_pool_indices",
+    "seq_lens",
+    "seq_lens_cpu",
+    "encoder_lens",
+    "mamba_track_indices",
+    "mamba_track_mask",
+)
+TOKEN_FIELDS = (
+    "input_ids",
+    "input_embeds",
+    "out_cache_loc",
+    "positions",
+    "mrope_positions",
+    "next_token_logits_buffer",
+)
 PROXY_FIELD = "pp_proxy_tensors."
 
 

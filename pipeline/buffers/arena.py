@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Generator
 
 import torch
 
@@ -22,7 +22,8 @@ class Arena:
     """
 
     def __init__(self, layout: Layout, memory: torch.Tensor) -> None:
-        assert memory.dtype is torch.uint8 and memory.numel() >= layout.arena_bytes, "memory does not fit the layout"
+        assert memory.dtype is torch.uint8, "an arena is bytes"
+        assert memory.numel() >= layout.arena_bytes, "memory is smaller than the layout"
         self.layout = layout
         self._memory = memory
         self._regions = {region.spec.name: region for region in layout.regions}
@@ -55,7 +56,7 @@ class Arena:
         return whole.narrow(axis, 0, n)
 
     @contextlib.contextmanager
-    def phase(self, name: str) -> Iterator[None]:
+    def phase(self, name: str) -> Generator[None]:
         """Own the buffers of this phase; overruns found at the end are added to `broken_guards`."""
         if self._phase is not None:
             raise SlotError(f"phase {name!r} cannot begin inside phase {self._phase!r}")

@@ -123,17 +123,10 @@ def layer_specs(
     return specs
 
 
-def contiguous_rows(num_routes: int, num_groups: int) -> int:
-    """Rows that hold every route when each expert's rows begin at an aligned row (compact layout of SGLang)."""
-    alignment = sglang.CONTIGUOUS_ALIGNMENT
-    first = min(num_routes, num_groups)
-    return alignment * (first + (num_routes - first) // alignment)
-
-
 def expert_rows(layer: LayerPlan, num_groups: int, num_routes: int) -> int:
     """Rows of the experts' operands, in whichever layout the layer uses."""
     if layer.masked_rows is None:
-        return contiguous_rows(num_routes, num_groups)
+        return sglang.contiguous_rows(num_routes, num_groups)
     return num_groups * layer.masked_rows
 
 

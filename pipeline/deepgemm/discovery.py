@@ -147,9 +147,7 @@ class Discoverer:
 
 def problems_json(problems: Sequence[Problem]) -> list[dict[str, Any]]:
     """The problems as the worker reads them."""
-    return [
-        {"kernel": p.kernel.value, "n": p.n, "k": p.k, "groups": p.groups, "m": p.m.to_json()} for p in problems
-    ]
+    return [{"kernel": p.kernel.value, "n": p.n, "k": p.k, "groups": p.groups, "m": p.m.to_json()} for p in problems]
 
 
 def _relay(child: subprocess.Popen[str], on_progress: OnProgress) -> None:

@@ -81,7 +81,8 @@ class Farm:
 
     def _compile_group(self, group: Sequence[Source], done: Compiled, lock: threading.Lock) -> bool:
         """Whether the group is finished; False when another run holds one of its kernels."""
-        return all([self._compile_one(source, done, lock) for source in group])
+        finished = [self._compile_one(source, done, lock) for source in group]
+        return all(finished)
 
     def _compile_one(self, source: Source, done: Compiled, lock: threading.Lock) -> bool:
         digest = kernel_digest(source.text, source.arguments, self.toolkit.version_text)

@@ -7,7 +7,7 @@ import fcntl
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -42,7 +42,7 @@ class Store:
         self._path(digest).unlink(missing_ok=True)
 
     @contextlib.contextmanager
-    def try_lock(self, digest: str) -> Iterator[bool]:
+    def try_lock(self, digest: str) -> Generator[bool]:
         """Yield whether this process may compile the content now; another that does is waited for by asking again.
 
         The kernel releases the lock when its owner dies, however it dies.

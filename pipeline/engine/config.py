@@ -111,8 +111,7 @@ def _key_problem(key: str, schema: type, stages: Iterable[str]) -> str | None:
         hints = get_type_hints(current)
         names = [field.name for field in dataclasses.fields(current)]
         if part not in names:
-            near = unknown("key", ".".join([*walked, part]), [".".join([*walked, name]) for name in names])
-            return near
+            return unknown("key", ".".join([*walked, part]), [".".join([*walked, name]) for name in names])
         current = hints[part]
         walked.append(part)
     return None

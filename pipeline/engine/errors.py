@@ -1,13 +1,13 @@
 """Everything that a run can tell its user has gone wrong.
 
-    WarmupError
-    |-- ConfigError          exit 2: the recipe is wrong
-    |-- HostError            exit 3: this machine lacks something
-    |-- StageError           exit 4: a stage did its best and failed
-    |   |-- SlotError        a stage touched the context outside its contract
-    |   `-- CapacityError    more rows asked than a slot holds
-    |-- VerifyError          exit 5: the result is not what it should be
-    `-- Interrupted          exit 130: the user asked to stop
+WarmupError
+|-- ConfigError          exit 2: the recipe is wrong
+|-- HostError            exit 3: this machine lacks something
+|-- StageError           exit 4: a stage did its best and failed
+|   |-- SlotError        a stage touched the context outside its contract
+|   `-- CapacityError    more rows asked than a slot holds
+|-- VerifyError          exit 5: the result is not what it should be
+`-- Interrupted          exit 130: the user asked to stop
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What happens in a run, as data: the log, the display, events.jsonl and timeline.json all listen to the same events."""
+"""What happens in a run, as data: log, display, events.jsonl and timeline.json all listen to the same events."""
 
 from __future__ import annotations
 

@@ -50,8 +50,10 @@ def to_mermaid(graph: nx.DiGraph[str], stages: Mapping[str, Stage]) -> str:
 
 
 def _cycles(graph: nx.DiGraph[str]) -> list[str]:
-    cycles = [cycle for cycle in nx.simple_cycles(graph)]
-    return [f"{WHERE}: needs form a cycle: {' -> '.join([*cycle, cycle[0]])}; remove one of them" for cycle in cycles]
+    return [
+        f"{WHERE}: needs form a cycle: {' -> '.join([*cycle, cycle[0]])}; remove one of them"
+        for cycle in nx.simple_cycles(graph)
+    ]
 
 
 def _broken_contracts(graph: nx.DiGraph[str], stages: Mapping[str, Stage], seeded: set[str]) -> list[str]:

@@ -42,10 +42,22 @@ class OnError(Enum):
 class Measured(Protocol):
     """Bytes that a stage allocated; None while or where that cannot be measured."""
 
-    allocated_bytes: int | None
+    @property
+    def allocated_bytes(self) -> int | None:
+        """The count so far."""
+        ...
 
 
 Meter = Callable[[], AbstractContextManager[Measured]]
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What a run uses beside its stages: child processes, listeners, and the allocation counter of each stage."""
+
+    children: Children
+    events: Events
+    meter: Meter
 
 
 @dataclass(slots=True)
@@ -65,10 +77,8 @@ def run(
     graph: nx.DiGraph[str],
     stages: Mapping[str, Stage],
     context: Context,
+    services: Services,
     *,
-    children: Children,
-    events: Events,
-    meter: Meter,
     on_error: OnError = OnError.finish,
 ) -> list[Outcome]:
     """Run every stage whose needs were met; outcomes come back in the graph's order.
@@ -81,15 +91,15 @@ def run(
     waiting = order(graph)
     with ThreadPoolExecutor(max_workers=max(1, len(waiting)), thread_name_prefix="stage") as pool:
         while waiting or running:
-            stopped = children.stopped or (on_error is OnError.stop and _any_failed(outcomes))
             for name in [name for name in waiting if _decided(name, graph, outcomes)]:
-                if stopped or (reason := _blocked_by(name, graph, outcomes)):
-                    status = Status.INTERRUPTED if children.stopped else Status.BLOCKED
-                    reason = "the run was interrupted" if children.stopped else reason or "on_error=stop"
-                    outcomes[name] = Outcome(name, status, reason=reason)
-                    events.emit(Kind.FINISHED, name, status=status.value, reason=reason)
+                if services.children.stopped:
+                    outcomes[name] = _not_run(name, Status.INTERRUPTED, "the run was interrupted", services.events)
+                elif on_error is OnError.stop and _any_failed(outcomes):
+                    outcomes[name] = _not_run(name, Status.BLOCKED, "on_error=stop", services.events)
+                elif reason := _blocked_by(name, graph, outcomes):
+                    outcomes[name] = _not_run(name, Status.BLOCKED, reason, services.events)
                 elif not _device_is_taken(name, stages, running.values()):
-                    running[pool.submit(_run_one, name, stages[name], context, events, meter)] = name
+                    running[pool.submit(_run_one, name, stages[name], context, services)] = name
                 else:
                     continue
                 waiting.remove(name)
@@ -100,12 +110,17 @@ def run(
     return [outcomes[name] for name in order(graph)]
 
 
-def _run_one(name: str, stage: Stage, context: Context, events: Events, meter: Meter) -> Outcome:
-    events.emit(Kind.STARTED, name)
+def _not_run(name: str, status: Status, reason: str, events: Events) -> Outcome:
+    events.emit(Kind.FINISHED, name, status=status.value, reason=reason)
+    return Outcome(name, status, reason=reason)
+
+
+def _run_one(name: str, stage: Stage, context: Context, services: Services) -> Outcome:
+    services.events.emit(Kind.STARTED, name)
     started_s = time.monotonic()
     outcome = Outcome(name, Status.OK)
     try:
-        with meter() as measured:
+        with services.meter() as measured:
             result = stage.run(context.scoped(name, reads=stage.reads, writes=stage.writes))
         outcome.allocated_bytes = measured.allocated_bytes
         outcome.figures = result.figures
@@ -121,7 +136,7 @@ def _run_one(name: str, stage: Stage, context: Context, events: Events, meter: M
     finally:
         outcome.seconds = time.monotonic() - started_s
         told = {"status": outcome.status.value, "reason": outcome.reason, "allocated_bytes": outcome.allocated_bytes}
-        events.emit(Kind.FINISHED, name, **told)
+        services.events.emit(Kind.FINISHED, name, **told)
     return outcome
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
@@ -35,8 +35,13 @@ class AllocationMeter(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.allocated_bytes: int | None = 0
+        self.counted_bytes = 0
         self.inside_kernel = 0
+
+    @property
+    def allocated_bytes(self) -> int | None:
+        """Bytes counted so far."""
+        return self.counted_bytes
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operator, then count the storages in its result that no argument had."""
@@ -44,7 +49,7 @@ class AllocationMeter(TorchDispatchMode):
         if not self.inside_kernel:
             known = {_storage(tensor) for tensor in _tensors((args, kwargs))}
             new = {_storage(tensor): tensor for tensor in _tensors(result) if _storage(tensor) not in known}
-            self.allocated_bytes += sum(tensor.untyped_storage().nbytes() for tensor in new.values())
+            self.counted_bytes += sum(tensor.untyped_storage().nbytes() for tensor in new.values())
         return result
 
 
@@ -83,7 +88,7 @@ class ReferenceKernels:
             ) from error
 
     @contextlib.contextmanager
-    def meter(self) -> Iterator[AllocationMeter]:
+    def meter(self) -> Generator[AllocationMeter]:
         """Count a stage's allocations, its kernels' own temporaries excepted."""
         with AllocationMeter() as meter:
             self._here.meter = meter
@@ -93,7 +98,7 @@ class ReferenceKernels:
                 self._here.meter = None
 
     @contextlib.contextmanager
-    def own_temporaries(self) -> Iterator[None]:
+    def own_temporaries(self) -> Generator[None]:
         """What is allocated inside belongs to a kernel."""
         meter: AllocationMeter | None = getattr(self._here, "meter", None)
         if meter is None:

@@ -101,9 +101,7 @@ def _compile(folder: Path, include: list[Path]) -> None:
     runtime_header = (include[0] / "cuda_runtime_api.h").read_text()
     driver_header = (include[0] / "cuda.h").read_text()
     (folder / "unanswered_runtime.c").write_text(unanswered_source(runtime_header, [DECLARED_RUNTIME]))
-    (folder / "unanswered_driver.c").write_text(
-        unanswered_source(driver_header, [DECLARED_DRIVER, VERSIONED_DRIVER])
-    )
+    (folder / "unanswered_driver.c").write_text(unanswered_source(driver_header, [DECLARED_DRIVER, VERSIONED_DRIVER]))
     _link(folder, include, "libvcudart.so", SOURCES / "cudart.c", folder / "unanswered_runtime.c")
     _link(folder, include, "libcuda.so.1", SOURCES / "driver.c", folder / "unanswered_driver.c")
 

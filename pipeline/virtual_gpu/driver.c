@@ -92,6 +92,7 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuui
 CUresult cuLogsRegisterCallback(CUlogsCallback callback, void *user_data, CUlogsCallbackHandle *handle) {
     return CUDA_SUCCESS;
 }
+CUresult cuLogsUnregisterCallback(CUlogsCallbackHandle handle) { return CUDA_SUCCESS; }
 CUresult cuInit(unsigned flags) { return CUDA_SUCCESS; }
 CUresult cuDriverGetVersion(int *version) { *version = CUDA_VERSION; return CUDA_SUCCESS; }
 CUresult cuDeviceGetCount(int *count) { *count = 1; return CUDA_SUCCESS; }

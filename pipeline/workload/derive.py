@@ -57,7 +57,9 @@ def derive(model: Model, parallel: Parallel, server: Server, target: Target) -> 
         raise ConfigError(*found)
     fused = sglang.shared_experts_not_fused(facts, server, parallel) is None
     stages = tuple(
-        StageLayers(stage, layers, parallel.ranks_of_stage(stage), tuple(_linears(facts, parallel, layers, fused=fused)))
+        StageLayers(
+            stage, layers, parallel.ranks_of_stage(stage), tuple(_linears(facts, parallel, layers, fused=fused))
+        )
         for stage, layers in enumerate(_split(facts, parallel))
     )
     _check_blocks(facts, stages)
@@ -135,31 +137,32 @@ def _check_blocks(facts: DeepseekFacts, stages: Sequence[StageLayers]) -> None:
 def _problems(
     facts: DeepseekFacts, parallel: Parallel, server: Server, target: Target, stages: Sequence[StageLayers]
 ) -> list[Problem]:
-    every_m = sglang.m_list(server, sglang.default_chunk(server, parallel, target))
+    chunk = sglang.default_chunk(server, parallel, target)
     found: list[Problem] = []
     for stage in stages:
         for linear in stage.linears:
             if _reason(linear, facts, parallel, server, target) is not None:
                 continue
-            for kernel, rule, m in _kernels(linear, parallel, server, every_m):
+            for kernel, rule, m in _kernels(linear, facts, parallel, server, chunk):
                 key = (kernel, linear.n, linear.k, linear.groups)
                 found.append(Problem(*key, m, (linear.name,), linear.layers, stage.ranks, (rule,)))
     return found
 
 
-def _kernels(linear: Linear, parallel: Parallel, server: Server, every_m: MList) -> list[tuple[Kernel, str, MList]]:
+def _kernels(
+    linear: Linear, facts: DeepseekFacts, parallel: Parallel, server: Server, chunk: int
+) -> list[tuple[Kernel, str, MList]]:
+    every_m = sglang.m_list(server, chunk)
     if linear.role is not Role.EXPERTS:
         return [(Kernel.DENSE, sglang.RULES[linear.role], every_m)]
-    aligned = every_m.multiples_of(sglang.CONTIGUOUS_ALIGNMENT)
+    aligned = sglang.contiguous_m_list(every_m, chunk=chunk, top_k=facts.top_k, groups=linear.groups)
     return [
         (kernel, rule, aligned if kernel is Kernel.CONTIGUOUS else every_m)
         for kernel, rule in sglang.expert_kernels(server, parallel)
     ]
 
 
-def _reason(
-    linear: Linear, facts: DeepseekFacts, parallel: Parallel, server: Server, target: Target
-) -> str | None:
+def _reason(linear: Linear, facts: DeepseekFacts, parallel: Parallel, server: Server, target: Target) -> str | None:
     """Why no DeepGEMM kernel serves this linear, or None when one does."""
     if linear.role is Role.EXPERTS:
         by_flags = sglang.experts_not_on_deepgemm(server, parallel, target)

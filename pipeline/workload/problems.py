@@ -38,10 +38,6 @@ class MList:
         """The greatest M; operands are sized by it."""
         return self.ranges[-1][-1]
 
-    def multiples_of(self, alignment: int) -> MList:
-        """The members that are multiples of `alignment` (the contiguous kernels accept no other)."""
-        return MList.of(m for m in self if m % alignment == 0)
-
     @classmethod
     def of(cls, values: Iterable[int]) -> MList:
         """Pack ascending values into ranges."""

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from pipeline.workload.families import deepseek
 
-FAMILIES = {name: deepseek for name in deepseek.ARCHITECTURES}
+FAMILIES = dict.fromkeys(deepseek.ARCHITECTURES, deepseek)

@@ -106,18 +106,14 @@ def attention(facts: DeepseekFacts, parallel: Parallel, layers: Sequence[int]) -
     else:
         parts = (facts.q_lora_rank, *kv_a)
         down = [
-            Linear(
-                "self_attn.fused_qkv_a_proj_with_mqa", Role.ATTENTION, Split.REPLICATED, parts, facts.hidden, every
-            ),
+            Linear("self_attn.fused_qkv_a_proj_with_mqa", Role.ATTENTION, Split.REPLICATED, parts, facts.hidden, every),
             column("q_b_proj", facts.heads * head // tp, facts.q_lora_rank),
         ]
     kv_up = facts.heads * (facts.nope + facts.v_head) // tp
     return [
         *down,
         column("kv_b_proj", kv_up, facts.kv_lora_rank, Role.KV_UP),
-        Linear(
-            "self_attn.o_proj", Role.ATTENTION, Split.ROW, (facts.hidden,), facts.heads * facts.v_head // tp, every
-        ),
+        Linear("self_attn.o_proj", Role.ATTENTION, Split.ROW, (facts.hidden,), facts.heads * facts.v_head // tp, every),
     ]
 
 
@@ -133,16 +129,12 @@ def feed_forward(
     ]
 
 
-def experts(
-    facts: DeepseekFacts, parallel: Parallel, layers: Sequence[int], *, num_fused_shared: int
-) -> list[Linear]:
+def experts(facts: DeepseekFacts, parallel: Parallel, layers: Sequence[int], *, num_fused_shared: int) -> list[Linear]:
     """The two grouped products of the experts that one rank holds."""
     groups = facts.num_experts // parallel.effective_ep + num_fused_shared
     shard = facts.moe_intermediate // parallel.moe_tp
     key = "parallel.tp, or raise parallel.ep"
     return [
-        Linear(
-            "mlp.experts.w13", Role.EXPERTS, Split.COLUMN, (shard, shard), facts.hidden, tuple(layers), groups, key
-        ),
+        Linear("mlp.experts.w13", Role.EXPERTS, Split.COLUMN, (shard, shard), facts.hidden, tuple(layers), groups, key),
         Linear("mlp.experts.w2", Role.EXPERTS, Split.ROW, (facts.hidden,), shard, tuple(layers), groups, key),
     ]

@@ -75,6 +75,28 @@ def m_list(server: Server, chunk: int) -> MList:
     return MList((range(1, min(m_max, LARGEST_M_MAX) + 1),))
 
 
+def contiguous_rows(num_routes: int, num_groups: int) -> int:
+    """Rows that hold every route when each expert's rows begin at an aligned row.
+
+    Source: layers/moe/moe_runner/deep_gemm.py _get_compact_all_tokens.
+    """
+    first = min(num_routes, num_groups)
+    return CONTIGUOUS_ALIGNMENT * (first + (num_routes - first) // CONTIGUOUS_ALIGNMENT)
+
+
+def contiguous_m_list(every_m: MList, *, chunk: int, top_k: int, groups: int) -> MList:
+    """Rows of the contiguous kernels: the server's list, and what one chunk's routes reach when that is more.
+
+    The server filters its list of M to aligned values, although M counts routes here: with a small chunk it visits
+    too few. Past DEFAULT_M_MAX no measured shape selects another kernel (docs/kernels.md), so the list ends there.
+    """
+    reached = min(contiguous_rows(max(chunk, 1) * top_k, groups), DEFAULT_M_MAX)
+    largest = max(every_m.largest, reached)
+    beyond = range(every_m.largest + 1, largest + 1)
+    aligned = [m for m in every_m if m % CONTIGUOUS_ALIGNMENT == 0]
+    return MList.of(aligned + [m for m in beyond if m % CONTIGUOUS_ALIGNMENT == 0])
+
+
 def shared_experts_not_fused(facts: DeepseekFacts, server: Server, parallel: Parallel) -> str | None:
     """Why the shared experts stay apart, or None when they become extra groups of the routed ones."""
     source = "models/deepseek_v2.py shared_experts_fusion_disable_reason"
@@ -187,7 +209,8 @@ def never_on_deepgemm(facts: DeepseekFacts) -> list[NotDeepGemm]:
     found = [
         NotDeepGemm("model.embed_tokens", "a look-up, first pipeline stage only"),
         NotDeepGemm(
-            "self_attn absorbed kv_b_proj (w_kc, w_vc)", "bf16 batched product: deepseek_weight_loader.py dequantises it"
+            "self_attn absorbed kv_b_proj (w_kc, w_vc)",
+            "bf16 batched product: deepseek_weight_loader.py dequantises it",
         ),
         NotDeepGemm("lm_head", "bf16, not quantised, last pipeline stage only"),
     ]

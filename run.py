@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
@@ -20,6 +21,7 @@ from rich.console import Console
 
 from pipeline.engine import config
 from pipeline.engine.children import Children
+from pipeline.engine.command_line import parse
 from pipeline.engine.context import Context
 from pipeline.engine.display import LogDisplay, TerminalDisplay
 from pipeline.engine.errors import ConfigError, WarmupError
@@ -35,6 +37,7 @@ from stages import all_stages
 from stages.plan import Plan, PlanFormat, make_plan, plan_json, plan_tables
 
 CONF = Path(__file__).parent / "conf"
+NO_RUN_FOLDER = ("hydra.run.dir=.", "hydra.sweep.dir={}", "hydra.sweep.subdir=.", "hydra.output_subdir=null")
 log = logging.getLogger("preheat")
 
 
@@ -42,51 +45,25 @@ def main(arguments: Sequence[str]) -> int:
     """Run one recipe, or several with --multirun; returns the exit code (the largest of several)."""
     schema = config.make_schema(Recipe, all_stages())
     config.register(schema)
-    arguments = replay(arguments)
-    overrides = [argument for argument in arguments if not argument.startswith("-")]
     codes: list[int] = []
 
     def task(raw: DictConfig) -> None:
         codes.append(told(lambda: execute(raw)))
 
     try:
-        check(arguments, overrides, schema)
+        line = parse(arguments)
+        if problems := config.override_problems(line.overrides, schema, [CONF, *line.config_dirs], all_stages()):
+            raise ConfigError(*problems)
+        overrides = config.without_sweeps(line.overrides) if line.is_multirun else line.overrides
+        shared = config.composed(overrides, CONF, config_name=line.config_name, more_dirs=line.config_dirs)
     except WarmupError as error:
         return tell(error)
-    if "mode=plan" in overrides:
-        # A plan touches nothing, so Hydra makes no folder for it either.
-        arguments = [*arguments, "hydra.run.dir=.", "hydra.output_subdir=null"]
-    sys.argv = [sys.argv[0], *arguments]
-    hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")(task)()
+    with tempfile.TemporaryDirectory() as nowhere:
+        # A plan touches nothing, but Hydra wants a folder for several of them.
+        quiet = [value.format(nowhere) for value in NO_RUN_FOLDER] if shared.mode is Mode.plan else []
+        sys.argv = [sys.argv[0], *line.arguments(*quiet)]
+        hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")(task)()
     return max(codes, default=0)
-
-
-def replay(arguments: Sequence[str]) -> list[str]:
-    """recipe=PATH means: compose the recipe.yaml that an earlier run left."""
-    kept: list[str] = []
-    for argument in arguments:
-        name, _, value = argument.partition("=")
-        if name == "recipe":
-            path = Path(value).absolute()
-            path = path / "recipe.yaml" if path.is_dir() else path
-            kept += ["--config-dir", str(path.parent), "--config-name", path.stem]
-        else:
-            kept.append(argument)
-    return kept
-
-
-def check(arguments: Sequence[str], overrides: Sequence[str], schema: type) -> None:
-    """ConfigError with every override that is wrong."""
-    directories = [Path(b) for a, b in zip(arguments, arguments[1:], strict=False) if a in ("--config-dir", "-cd")]
-    if missing := [str(folder) for folder in directories if not folder.is_dir()]:
-        raise ConfigError(f"no such folder: {', '.join(missing)}; recipe=PATH takes a recipe.yaml or its folder")
-    values = {b for a, b in zip(arguments, arguments[1:], strict=False) if a.startswith("-")}
-    plain = [override for override in overrides if override not in values]
-    problems = config.override_problems(plain, schema, [CONF, *directories], all_stages())
-    if problems:
-        raise ConfigError(*problems)
-    if not any(argument.startswith("-") for argument in arguments):
-        config.composed(plain, CONF)
 
 
 def execute(raw: DictConfig) -> int:
@@ -106,6 +83,9 @@ def execute(raw: DictConfig) -> int:
     report = build_report(outcomes, stages) | {"recipe": recipe.name, "run_dir": str(folder)}
     write_report(report, recipe, folder)
     print(summary(outcomes, recipe, folder).render(), end="")
+    for outcome in outcomes:
+        if outcome.error is not None:
+            tell(outcome.error)
     return exit_code(outcomes)
 
 
@@ -120,7 +100,10 @@ def validate(recipe: Recipe, stages: Mapping[str, Stage], needs: Mapping[str, Se
     problems = [problem for stage in stages.values() for problem in stage.problems()]
     problems += unselected(needs)
     graph = None
-    for attempt in (lambda: build_graph(stages, needs, seeded=SEEDED), lambda: make_plan(recipe)):
+    for attempt in (
+        lambda: build_graph(stages, needs, seeded=SEEDED, known=sorted(all_stages())),
+        lambda: make_plan(recipe),
+    ):
         try:
             result = attempt()
             graph = graph or result
@@ -141,7 +124,8 @@ def unselected(needs: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def show_plan(recipe: Recipe, needs: Mapping[str, list[str]], *, as_json: bool) -> None:
-    """Print the plan to standard output."""
+    """Print the plan to standard output; a reader that has seen enough (head, less) ends it quietly."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     workload, buffers = make_plan(recipe)
     if as_json:
         print(json.dumps(plan_json(workload, buffers, needs)))
@@ -219,7 +203,7 @@ def summary(outcomes: Sequence[Outcome], recipe: Recipe, folder: Path) -> Table:
     for outcome in outcomes:
         seconds = "" if outcome.seconds is None else f"{outcome.seconds:.1f}"
         allocated = "" if outcome.allocated_bytes is None else f"{outcome.allocated_bytes:+d} B"
-        table.add(outcome.name, outcome.status.value, seconds, allocated, outcome.reason or "")
+        table.add(outcome.name, outcome.status.value, seconds, allocated, (outcome.reason or "").split("\n")[0])
     return table
 
 

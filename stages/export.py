@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.deepgemm.memo import deep_gemm_folder, distribution_version
+from pipeline.deepgemm.memo import distribution_version, package_folder
 from pipeline.deepgemm.store import tree_digest
 from pipeline.engine.context import View
 from pipeline.engine.report import to_json, write_atomically
@@ -75,7 +75,7 @@ def manifest(
         "enters_the_key": {
             "nvcc_version_text": baked.toolkit.version_text,
             "nvcc_source": baked.toolkit.source,
-            "deep_gemm_headers_sha256": tree_digest(str(deep_gemm_folder() / "include")),
+            "deep_gemm_headers_sha256": tree_digest(str(package_folder() / "include")),
             "num_sms": recipe.target.num_sms,
         },
         "versions": {"python": platform.python_version()} | {name: distribution_version(name) for name in PACKAGES},

@@ -10,12 +10,12 @@ from typing import Any
 from pipeline.deepgemm.cache import publish, read_sources
 from pipeline.deepgemm.discovery import Discoverer
 from pipeline.deepgemm.farm import Compiled, Farm, default_workers
-from pipeline.deepgemm.memo import Remembered, deep_gemm_folder, discovery_digest, remembered
+from pipeline.deepgemm.memo import Remembered, discovery_digest, package_folder, remembered
 from pipeline.deepgemm.store import Store
 from pipeline.deepgemm.toolkit import Toolkit, find_toolkit
 from pipeline.engine.children import Children
 from pipeline.engine.context import View
-from pipeline.engine.errors import StageError
+from pipeline.engine.errors import ConfigError, StageError
 from pipeline.engine.events import Reporter
 from pipeline.engine.host import require_writable
 from pipeline.engine.stage import Resource, Result, Skipped, Stage
@@ -76,6 +76,8 @@ class Sweep(Stage):
             ctx[BAKED] = Baked(warm_cache, toolkit, discoverer, None)
             return Skipped("no problem of this recipe goes to DeepGEMM; see the plan for the reasons", {"problems": 0})
         if recipe.mode is Mode.verify:
+            if not (warm_cache / "cache").is_dir():
+                raise ConfigError(f"output.dir: {warm_cache} holds no cache to verify; bake it first with mode=run")
             ctx[BAKED] = Baked(warm_cache, toolkit, discoverer, None)
             return Skipped("mode=verify compiles nothing; verify launches every M again", {"problems": len(problems)})
         needed = self.bytes_per_kernel * KERNELS_PER_PROBLEM * len(problems)
@@ -132,7 +134,7 @@ class Sweep(Stage):
 
 def prepare(recipe: Recipe, children: Children) -> tuple[Toolkit, Discoverer]:
     """The compiler and the virtual GPU of this recipe; HostError when one of them cannot be had."""
-    deep_gemm_folder()
+    package_folder()
     toolkit = find_toolkit(recipe.toolkit.cuda_home)
     toolkit.require(recipe.target)
     store_dir = Path(recipe.store.dir).absolute()

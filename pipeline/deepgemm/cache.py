@@ -7,9 +7,7 @@ Both JIT generations keep `cache/<key>/kernel.cu` and `kernel.cubin`; the newer 
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from typing import Any
 from pipeline.deepgemm.cubin import STUB_MARKER, check_cubin
 from pipeline.deepgemm.farm import Source
 from pipeline.deepgemm.toolkit import Toolkit
+from pipeline.engine.scratch import scratch_folder
 
 ENTRY_FILES = {"kernel.cu", "kernel.cubin", "meta.json", ".committed"}
 STAGING_PREFIX = ".staging-"
@@ -46,9 +45,7 @@ def publish(stub_cache: Path, cubins: dict[str, Path], warm_cache: Path, *, tool
     published = Published()
     entries = warm_cache / "cache"
     entries.mkdir(parents=True, exist_ok=True)
-    remove_abandoned_staging(warm_cache)
-    with tempfile.TemporaryDirectory(dir=warm_cache, prefix=f"{STAGING_PREFIX}{os.getpid()}-") as name:
-        staging = Path(name)
+    with scratch_folder(warm_cache, STAGING_PREFIX) as staging:
         for key, cubin in cubins.items():
             target = entries / key
             if target.exists() and not entry_faults(target, sm):
@@ -81,14 +78,6 @@ def cache_faults(warm_cache: Path, sm: int) -> tuple[int, list[str]]:
     faults = [fault for entry in entries for fault in entry_faults(entry, sm)]
     beside = [path for path in sorted(warm_cache.glob("*")) if path.name not in ("cache", "locks", "tmp")]
     return len(entries), faults + [f"{path}: does not belong here" for path in beside if not _is_staging(path)]
-
-
-def remove_abandoned_staging(warm_cache: Path) -> None:
-    """Delete what a killed run left half made; a living run's staging is not touched."""
-    for path in warm_cache.glob(f"{STAGING_PREFIX}*"):
-        pid = path.name.removeprefix(STAGING_PREFIX).split("-")[0]
-        if pid.isdigit() and not Path("/proc", pid).exists():
-            shutil.rmtree(path, ignore_errors=True)
 
 
 def _stage(stub_entry: Path, cubin: Path, staged: Path, toolkit: Toolkit) -> None:

@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 from pipeline.deepgemm.toolkit import Toolkit
 from pipeline.engine.children import Children
 from pipeline.engine.errors import StageError
+from pipeline.engine.scratch import scratch_folder
 from pipeline.virtual_gpu.build import VirtualGpu
 from pipeline.workload.problems import Problem
 
@@ -24,6 +24,7 @@ STAND_IN = Path(__file__).with_name("nvcc_stand_in")
 # Discovery's operands are larger than any card; only the address space must hold them.
 VIRTUAL_MEMORY_BYTES = 1 << 44
 STDERR_LINES_SHOWN = 15
+SCRATCH_PREFIX = "discovery-"
 
 OnProgress = Callable[[int, int], None]
 
@@ -86,11 +87,13 @@ class Discoverer:
     children: Children
     scratch_dir: Path
     """Where working folders are made; it must allow execution (the stand-in compiler is started from there)."""
+    compiler: Path | None = None
+    """What deep_gemm may call to compile; None means the stand-in. The real one compiles as a server does."""
 
     def record(self, problems: Sequence[Problem], cache_dir: Path, on_progress: OnProgress) -> Discovery:
         """Launch everything; keys that `cache_dir` lacks are left there with stub cubins."""
-        with self._working_folder() as name:
-            return self._run(problems, Path(name), cache_dir, on_progress)
+        with scratch_folder(self.scratch_dir, SCRATCH_PREFIX) as folder:
+            return self._run(problems, folder, cache_dir, on_progress)
 
     def check(
         self, problems: Sequence[Problem], published: Path, on_progress: OnProgress
@@ -100,17 +103,13 @@ class Discoverer:
         Returns what was launched and the keys that the cache lacks: those for which DeepGEMM called its compiler,
         where only the stand-in is. The published directory is read, never written.
         """
-        with self._working_folder() as name:
-            entries = Path(name) / "deep_gemm" / "cache"
+        with scratch_folder(self.scratch_dir, SCRATCH_PREFIX) as folder:
+            entries = folder / "deep_gemm" / "cache"
             entries.mkdir(parents=True)
             for entry in sorted((published / "cache").glob("*")):
                 (entries / entry.name).symlink_to(entry.resolve(), target_is_directory=True)
-            found = self._run(problems, Path(name), entries.parent, on_progress)
+            found = self._run(problems, folder, entries.parent, on_progress)
             return found, tuple(sorted(entry.name for entry in entries.iterdir() if not entry.is_symlink()))
-
-    def _working_folder(self) -> tempfile.TemporaryDirectory[str]:
-        self.scratch_dir.mkdir(parents=True, exist_ok=True)
-        return tempfile.TemporaryDirectory(dir=self.scratch_dir, prefix="discovery-")
 
     def _run(self, problems: Sequence[Problem], folder: Path, cache_dir: Path, on_progress: OnProgress) -> Discovery:
         job, result, stderr = folder / "job.json", folder / "result.json", folder / "stderr"
@@ -140,7 +139,7 @@ class Discoverer:
             "CUDA_HOME": str(self.toolkit.cuda_home),
             "PYTHONPATH": str(PROJECT_ROOT),
             "DG_JIT_CACHE_DIR": str(cache_dir),
-            "DG_JIT_NVCC_COMPILER": str(stand_in),
+            "DG_JIT_NVCC_COMPILER": str(self.compiler or stand_in),
             "PREHEAT_NVCC_VERSION": str(version),
         }
 

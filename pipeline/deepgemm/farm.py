@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import threading
 import time
 from collections import deque
@@ -17,6 +16,7 @@ from pipeline.deepgemm.store import Store, kernel_digest
 from pipeline.deepgemm.toolkit import Toolkit
 from pipeline.engine.children import Children
 from pipeline.engine.host import available_bytes, num_cores
+from pipeline.engine.scratch import scratch_folder
 
 # One nvcc with its cicc and ptxas peaks below this on the largest DeepGEMM kernels.
 BYTES_PER_COMPILER = 1 << 30
@@ -108,14 +108,13 @@ class Farm:
 
     def _nvcc(self, source: Source, digest: str) -> tuple[Path | None, str, float]:
         """(cubin in the store or None, nvcc's message, CPU seconds)."""
-        with tempfile.TemporaryDirectory(prefix="preheat-nvcc-") as name:
-            folder = Path(name)
+        with scratch_folder(self.store.root / "scratch", "nvcc-") as folder:
             (folder / "kernel.cu").write_text(source.text)
             command = [str(self.toolkit.nvcc), *relocated(source.arguments, folder)]
             log = folder / "log"
             with log.open("w") as output:
                 # Temporary files of a compiler that is killed go with the folder.
-                environment = {**os.environ, "TMPDIR": name}
+                environment = {**os.environ, "TMPDIR": str(folder)}
                 child = self.children.start(command, cwd=folder, env=environment, stdout=output, stderr=output)
                 ended = self.children.wait(child)
             message = log.read_text(errors="replace").strip()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-import shutil
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -16,6 +15,7 @@ from pipeline.deepgemm.discovery import STAND_IN, Discovery, problems_json
 from pipeline.deepgemm.store import tree_digest
 from pipeline.deepgemm.toolkit import Toolkit
 from pipeline.engine.errors import HostError
+from pipeline.engine.scratch import scratch_folder
 from pipeline.virtual_gpu.build import VirtualGpu
 from pipeline.workload.problems import Problem
 
@@ -31,11 +31,11 @@ class Remembered:
     is_new: bool
 
 
-def deep_gemm_folder() -> Path:
-    """Where the deep_gemm package is, found without importing it (its import wants a GPU)."""
-    spec = find_spec("deep_gemm")
+def package_folder(name: str = "deep_gemm") -> Path:
+    """Where the package is, found without importing it (deep_gemm's import wants a GPU)."""
+    spec = find_spec(name)
     if spec is None or spec.origin is None:
-        raise HostError("deep_gemm is not installed; pip install -r requirements.txt (sgl-deep-gemm)")
+        raise HostError(f"{name} is not installed; pip install -r requirements.txt (sgl-deep-gemm)")
     return Path(spec.origin).parent
 
 
@@ -55,7 +55,7 @@ def discovery_digest(problems: Sequence[Problem], gpu: VirtualGpu, toolkit: Tool
         json.dumps(gpu.target.environment()),
         gpu.folder.name,
         toolkit.version_text,
-        tree_digest(str(deep_gemm_folder())),
+        tree_digest(str(package_folder())),
         distribution_version("torch") or "",
         worker.read_text() + STAND_IN.read_text(),
     )
@@ -67,17 +67,14 @@ def remembered(root: Path, digest: str, discover: Callable[[Path], Discovery]) -
     folder = root / "discoveries" / digest
     if (folder / RESULT).exists():
         return Remembered(_read(folder), folder / "deep_gemm", is_new=False)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".staging-"))
-    try:
-        found = discover(staging / "deep_gemm")
-        (staging / RESULT).write_text(json.dumps(found.to_json()))
+    with scratch_folder(root / "scratch", "memo-") as staging:
+        made = staging / "made"
+        found = discover(made / "deep_gemm")
+        (made / RESULT).write_text(json.dumps(found.to_json()))
+        folder.parent.mkdir(parents=True, exist_ok=True)
         # A concurrent run may have been first; its result is the same.
-        if not (folder / RESULT).exists():
-            shutil.rmtree(folder, ignore_errors=True)
-            staging.rename(folder)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            made.rename(folder)
     return Remembered(_read(folder), folder / "deep_gemm", is_new=True)
 
 

@@ -7,11 +7,12 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 from pipeline.engine.errors import HostError
+from pipeline.virtual_gpu.headers import nvidia_folders
 from pipeline.virtual_gpu.targets import Target
 
 RELEASE = re.compile(r"release (\d+)\.(\d+)")
@@ -55,12 +56,13 @@ class Toolkit:
             )
 
 
-def find_toolkit(cuda_home: str | None = None) -> Toolkit:
+def find_toolkit(cuda_home: str | None = None, *, wheel_roots: Sequence[Path] | None = None) -> Toolkit:
     """The first of: `cuda_home`, $CUDA_HOME, nvcc on PATH, the nvidia-cuda-nvcc wheel.
 
+    `wheel_roots` are the folders of the nvidia package, by default those of this Python.
     A place that is named but holds no nvcc is an error, never passed over: the user meant it.
     """
-    for source, nvcc in _candidates(cuda_home):
+    for source, nvcc in _candidates(cuda_home, nvidia_folders() if wheel_roots is None else wheel_roots):
         if nvcc is None:
             continue
         if not nvcc.is_file() or not os.access(nvcc, os.X_OK):
@@ -72,23 +74,19 @@ def find_toolkit(cuda_home: str | None = None) -> Toolkit:
     )
 
 
-def _candidates(cuda_home: str | None) -> list[tuple[str, Path | None]]:
+def _candidates(cuda_home: str | None, wheel_roots: Sequence[Path]) -> list[tuple[str, Path | None]]:
     on_path = shutil.which("nvcc")
     return [
         ("toolkit.cuda_home", Path(cuda_home) / "bin" / "nvcc" if cuda_home else None),
         ("CUDA_HOME", Path(os.environ["CUDA_HOME"]) / "bin" / "nvcc" if os.environ.get("CUDA_HOME") else None),
         ("PATH", Path(on_path) if on_path else None),
-        ("the nvidia-cuda-nvcc wheel", _wheel_nvcc()),
+        ("the nvidia-cuda-nvcc wheel", _wheel_nvcc(wheel_roots)),
     ]
 
 
-def _wheel_nvcc() -> Path | None:
-    spec = find_spec("nvidia")
-    for root in (spec.submodule_search_locations or ()) if spec else ():
-        nvcc = Path(root) / "cu13" / "bin" / "nvcc"
-        if nvcc.is_file():
-            return nvcc
-    return None
+def _wheel_nvcc(roots: Sequence[Path]) -> Path | None:
+    found = [root / "cu13" / "bin" / "nvcc" for root in roots]
+    return next((nvcc for nvcc in found if nvcc.is_file()), None)
 
 
 def _inspect(nvcc: Path, source: str) -> Toolkit:

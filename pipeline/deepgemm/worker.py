@@ -38,16 +38,14 @@ def main(job_path: str, result_path: str) -> None:
 
 def sweep(problem: dict[str, Any], launches: Launches, progress: Progress) -> dict[str, Any]:
     """Launch one problem at every M; kernels come back as runs [first M, last M, [kernel key, ...]]."""
-    launch, multiple = launcher(problem)
+    launch = launcher(problem)
     runs: list[list[Any]] = []
     launched = 0
-    for m in rows(problem["m"]):
-        if m % multiple != 0:
-            raise SystemExit(f"{problem['kernel']}: the plan has M={m}, deep_gemm takes multiples of {multiple}")
+    for m in every_m(problem):
         launch(m)
         launched += 1
         kernels = launches.take()
-        if runs and runs[-1][2] == kernels:
+        if runs and runs[-1][2] == kernels and m > runs[-1][1]:
             runs[-1][1] = m
         else:
             runs.append([m, m, kernels])
@@ -55,8 +53,31 @@ def sweep(problem: dict[str, Any], launches: Launches, progress: Progress) -> di
     return {"runs": runs, "launched": launched}
 
 
-def launcher(problem: dict[str, Any]) -> tuple[Callable[[int], None], int]:
-    """A function that launches the problem at M rows, and the number that M must be a multiple of.
+def every_m(problem: dict[str, Any]) -> Iterator[int]:
+    """Every M of the plan; for a contiguous problem once under each alignment that a server may set.
+
+    SGLang's compact layout sets the library's theoretical alignment where that is below the default (sm_100 only;
+    layers/deep_gemm_wrapper/entrypoint.py get_contiguous_layout_alignment), and the alignment decides the tile.
+    """
+    if problem["kernel"] != "GROUPED_GEMM_NT_F8F8BF16_CONTIG":
+        yield from rows(problem["m"])
+        return
+    import deep_gemm
+
+    default, largest = deep_gemm.get_mk_alignment_for_contiguous_layout(), max(rows(problem["m"]))
+    for m in rows(problem["m"]):
+        if m % default != 0:
+            raise SystemExit(f"{problem['kernel']}: the plan has M={m}, deep_gemm takes multiples of {default}")
+        yield m
+    smaller = {deep_gemm.get_theoretical_mk_alignment_for_contiguous_layout(m) for m in range(1, largest + 1)}
+    for alignment in sorted(alignment for alignment in smaller if 0 < alignment < default):
+        deep_gemm.set_mk_alignment_for_contiguous_layout(alignment)
+        yield from range(alignment, largest + 1, alignment)
+    deep_gemm.set_mk_alignment_for_contiguous_layout(default)
+
+
+def launcher(problem: dict[str, Any]) -> Callable[[int], None]:
+    """A function that launches the problem at M rows.
 
     Scales are row-major fp32, as the servers' own sweeps hand them over: DeepGEMM then launches its layout
     kernel too, so that one is discovered with the GEMM.
@@ -80,19 +101,18 @@ def launcher(problem: dict[str, Any]) -> tuple[Callable[[int], None], int]:
     if problem["kernel"] == "GEMM_NT_F8F8BF16":
         (x_MK, scale_MK), w_NK = operand(largest, k), weight(n, k)
         out_MN = torch.empty((largest, n), device="cuda", dtype=torch.bfloat16)
-        return lambda m: deep_gemm.fp8_gemm_nt((x_MK[:m], scale_MK[:m]), w_NK, out_MN[:m]), 1
+        return lambda m: deep_gemm.fp8_gemm_nt((x_MK[:m], scale_MK[:m]), w_NK, out_MN[:m])
     w_GNK = weight(groups, n, k)
     if problem["kernel"] == "GROUPED_GEMM_NT_F8F8BF16_MASKED":
         x_GMK = operand(groups, largest, k)
         out_GMN = torch.empty((groups, largest, n), device="cuda", dtype=torch.bfloat16)
         masked_m_G = torch.empty(groups, device="cuda", dtype=torch.int32)
-        return lambda m: deep_gemm.fp8_m_grouped_gemm_nt_masked(x_GMK, w_GNK, out_GMN, masked_m_G, m), 1
+        return lambda m: deep_gemm.fp8_m_grouped_gemm_nt_masked(x_GMK, w_GNK, out_GMN, masked_m_G, m)
     if problem["kernel"] == "GROUPED_GEMM_NT_F8F8BF16_CONTIG":
         (x_MK, scale_MK), out_MN = operand(largest, k), torch.empty((largest, n), device="cuda", dtype=torch.bfloat16)
         group_M = torch.empty(largest, device="cuda", dtype=torch.int32)
         grouped = deep_gemm.m_grouped_fp8_gemm_nt_contiguous
-        multiple = deep_gemm.get_mk_alignment_for_contiguous_layout()
-        return lambda m: grouped((x_MK[:m], scale_MK[:m]), w_GNK, out_MN[:m], group_M[:m]), multiple
+        return lambda m: grouped((x_MK[:m], scale_MK[:m]), w_GNK, out_MN[:m], group_M[:m])
     raise SystemExit(f"no launcher for kernel {problem['kernel']}")
 
 

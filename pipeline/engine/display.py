@@ -46,7 +46,7 @@ class TerminalDisplay:
                 self._tasks[name] = self._progress.add_task(name)
             self._progress.update(self._tasks[name], completed=event.data["done"], total=event.data["total"])
         elif event.kind is Kind.FINISHED:
-            self._progress.console.print(finished_line(event), markup=False, highlight=False)
+            self._progress.console.print(finished_line(event), markup=False, highlight=False, emoji=False)
 
     def close(self) -> None:
         """Leave the last state on the screen."""

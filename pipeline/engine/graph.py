@@ -15,19 +15,29 @@ WHERE = "pipeline.stages"
 
 
 def build_graph(
-    stages: Mapping[str, Stage], needs: Mapping[str, Sequence[str]], *, seeded: Iterable[Slot[Any]]
+    stages: Mapping[str, Stage],
+    needs: Mapping[str, Sequence[str]],
+    *,
+    seeded: Iterable[Slot[Any]],
+    known: Sequence[str] = (),
 ) -> nx.DiGraph[str]:
-    """A graph whose edges run from a need to the stage that needs it; ConfigError lists everything wrong with it."""
+    """A graph whose edges run from a need to the stage that needs it; ConfigError lists everything wrong with it.
+
+    `known` are the names of all stages there are, for the message about one that is not.
+    """
     graph: nx.DiGraph[str] = nx.DiGraph()
-    graph.add_nodes_from(needs)
-    problems: list[str] = []
-    for name, wanted in needs.items():
-        for need in wanted:
+    graph.add_nodes_from(name for name in needs if name in stages)
+    problems = [f"{WHERE}: " + unknown("stage", name, known or list(stages)) for name in needs if name not in stages]
+    for name in graph.nodes:
+        for need in needs[name]:
             if need not in needs:
                 problems.append(f"{WHERE}.{name}.needs: " + unknown("stage", need, list(needs)))
-            else:
+            elif need in stages:
                 graph.add_edge(need, name)
-    problems += _cycles(graph) or _broken_contracts(graph, stages, {slot.name for slot in seeded})
+    writers = _writers(graph, stages)
+    problems += _two_writers(writers)
+    # In a cycle every stage is its own ancestor, so reads can be judged only without one.
+    problems += _cycles(graph) or _unwritten_reads(graph, stages, writers, {slot.name for slot in seeded})
     if problems:
         raise ConfigError(*problems)
     return graph
@@ -56,16 +66,26 @@ def _cycles(graph: nx.DiGraph[str]) -> list[str]:
     ]
 
 
-def _broken_contracts(graph: nx.DiGraph[str], stages: Mapping[str, Stage], seeded: set[str]) -> list[str]:
+def _writers(graph: nx.DiGraph[str], stages: Mapping[str, Stage]) -> dict[str, list[str]]:
     writers: dict[str, list[str]] = {}
     for name in graph.nodes:
         for slot in stages[name].writes:
             writers.setdefault(slot.name, []).append(name)
-    problems = [
+    return writers
+
+
+def _two_writers(writers: Mapping[str, Sequence[str]]) -> list[str]:
+    return [
         f"{WHERE}: {' and '.join(names)} both write {slot!r}; keep one of them"
         for slot, names in writers.items()
         if len(names) > 1
     ]
+
+
+def _unwritten_reads(
+    graph: nx.DiGraph[str], stages: Mapping[str, Stage], writers: Mapping[str, Sequence[str]], seeded: set[str]
+) -> list[str]:
+    problems: list[str] = []
     for name in graph.nodes:
         ancestors = nx.ancestors(graph, name)
         for slot in stages[name].reads:

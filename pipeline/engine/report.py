@@ -55,10 +55,15 @@ def write_atomically(path: Path, text: str) -> None:
     """Replace the file whole: a reader sees the old text or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}-", delete=False) as file:
-        file.write(text)
-        # Temporary files are private; what a server's user reads is not.
-        os.fchmod(file.fileno(), 0o644)
-    Path(file.name).replace(path)
+        try:
+            file.write(text)
+            file.flush()
+            # Temporary files are private; what a server's user reads is not.
+            os.fchmod(file.fileno(), 0o644)
+            Path(file.name).replace(path)
+        except BaseException:
+            Path(file.name).unlink(missing_ok=True)
+            raise
 
 
 def to_json(value: Mapping[str, Any]) -> str:

@@ -131,6 +131,7 @@ def _run_one(name: str, stage: Stage, context: Context, services: Services) -> O
         outcome.reason, outcome.error = str(error), error
         outcome.figures = error.figures if isinstance(error, StageError) else {}
     except Exception as error:
+        outcome.status, outcome.reason = Status.FAILED, f"a defect of Preheat: {type(error).__name__}: {error}"
         error.add_note(f"while running stage {name!r}")
         raise
     finally:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from rich import box
 from rich.console import Console
 from rich.table import Table as RichTable
+from rich.text import Text
 
 WIDTH_WITHOUT_TERMINAL = 160
 
@@ -28,12 +29,12 @@ class Table:
 
     def render(self, width: int | None = None) -> str:
         """The table as text, at most `width` columns wide; long cells wrap."""
-        table = RichTable(title=self.title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+        table = RichTable(title=Text(self.title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
         for index, column in enumerate(self.columns):
             numeric = all(isinstance(row[index], int | float) for row in self.rows)
-            table.add_column(column, justify="right" if numeric and self.rows else "left", overflow="fold")
+            table.add_column(Text(column), justify="right" if numeric and self.rows else "left", overflow="fold")
         for row in self.rows:
-            table.add_row(*(str(cell) for cell in row))
+            table.add_row(*(Text(str(cell)) for cell in row))
         text = io.StringIO()
-        Console(file=text, width=width or WIDTH_WITHOUT_TERMINAL, color_system=None).print(table, markup=False)
+        Console(file=text, width=width or WIDTH_WITHOUT_TERMINAL, color_system=None).print(table)
         return text.getvalue()

@@ -7,12 +7,12 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 from pipeline.engine.errors import HostError
+from pipeline.engine.scratch import scratch_folder
+from pipeline.virtual_gpu.headers import find_headers
 from pipeline.virtual_gpu.targets import Target
 
 SOURCES = Path(__file__).parent
@@ -56,31 +56,12 @@ def build(target: Target, *, cache_dir: Path, cuda_home: Path | None = None) -> 
     include = find_headers(cuda_home)
     folder = cache_dir / f"virtual_gpu-{_digest(include)}"
     if not (folder / "libcuda.so.1").exists():
-        cache_dir.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(dir=cache_dir, prefix=".virtual_gpu-"))
-        try:
-            _compile(staging, include)
-            _move_into_place(staging, folder)
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
+        with scratch_folder(cache_dir, ".build-") as staging:
+            built = staging / "built"
+            built.mkdir()
+            _compile(built, include)
+            _move_into_place(built, folder)
     return VirtualGpu(folder, target)
-
-
-def find_headers(cuda_home: Path | None = None) -> list[Path]:
-    """Include directories that hold cuda.h and crt/host_defines.h: the pip wheels', else the toolkit's."""
-    candidates: list[Path] = []
-    if spec := find_spec("nvidia"):
-        candidates += [Path(root) / "cu13" / "include" for root in spec.submodule_search_locations or ()]
-    if cuda_home is not None:
-        candidates += [cuda_home / "include", cuda_home / "targets" / "x86_64-linux" / "include"]
-    for folder in candidates:
-        if (folder / "cuda.h").exists() and (folder / "crt" / "host_defines.h").exists():
-            return [folder]
-    looked = ", ".join(map(str, candidates)) or "nowhere"
-    raise HostError(
-        f"no CUDA headers (cuda.h and crt/host_defines.h) in {looked}; "
-        "pip install -r requirements.txt brings them, or set toolkit.cuda_home"
-    )
 
 
 def c_compiler() -> str:
@@ -97,37 +78,35 @@ def unanswered_source(header_text: str, patterns: list[re.Pattern[str]]) -> str:
     return UNANSWERED + "\n".join(f"UNANSWERED({name})" for name in sorted(names)) + "\n"
 
 
-def _compile(folder: Path, include: list[Path]) -> None:
-    runtime_header = (include[0] / "cuda_runtime_api.h").read_text()
-    driver_header = (include[0] / "cuda.h").read_text()
+def _compile(folder: Path, include: Path) -> None:
+    runtime_header = (include / "cuda_runtime_api.h").read_text()
+    driver_header = (include / "cuda.h").read_text()
     (folder / "unanswered_runtime.c").write_text(unanswered_source(runtime_header, [DECLARED_RUNTIME]))
     (folder / "unanswered_driver.c").write_text(unanswered_source(driver_header, [DECLARED_DRIVER, VERSIONED_DRIVER]))
     _link(folder, include, "libvcudart.so", SOURCES / "cudart.c", folder / "unanswered_runtime.c")
     _link(folder, include, "libcuda.so.1", SOURCES / "driver.c", folder / "unanswered_driver.c")
 
 
-def _link(folder: Path, include: list[Path], output: str, *sources: Path) -> None:
+def _link(folder: Path, include: Path, output: str, *sources: Path) -> None:
     command = [c_compiler(), "-std=gnu11", "-O1", "-shared", "-fPIC", f"-Wl,-soname,{output}"]
-    command += [f"-I{path}" for path in include]
-    command += ["-o", str(folder / output), *map(str, sources), "-ldl"]
+    command += [f"-I{include}", "-o", str(folder / output), *map(str, sources), "-ldl"]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         raise HostError(f"the C compiler could not build the virtual GPU: {' '.join(command)}\n{done.stderr}")
 
 
-def _digest(include: list[Path]) -> str:
+def _digest(include: Path) -> str:
     hashed = hashlib.sha256(UNANSWERED.encode())
     for path in sorted(SOURCES.glob("*.c")):
         hashed.update(path.read_bytes())
-    for path in include:
-        hashed.update((path / "cuda.h").read_bytes())
-        hashed.update((path / "cuda_runtime_api.h").read_bytes())
+    hashed.update((include / "cuda.h").read_bytes())
+    hashed.update((include / "cuda_runtime_api.h").read_bytes())
     return hashed.hexdigest()[:16]
 
 
-def _move_into_place(staging: Path, folder: Path) -> None:
+def _move_into_place(built: Path, folder: Path) -> None:
     try:
-        staging.rename(folder)
+        built.rename(folder)
     except OSError:
         # Another process built the same sources first; its objects are as good.
         if not (folder / "libcuda.so.1").exists():

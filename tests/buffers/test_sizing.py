@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pipeline.buffers.decode_set import PREFIX, AdapterKind
+from pipeline.buffers.sizing import BufferPlan, plan_buffers
+from pipeline.workload.parallel import A2A, Parallel
+from tests.workload.recipes import DEEP_GEMM, deepseek, layout, server, tiny, workload_of
+
+MASKED = Parallel(tp=2, attn_dp=2, moe_a2a_backend=A2A.deepep)
+
+
+def plan(parallel: Parallel, *, distinct: bool = False, **flags: Any) -> BufferPlan:
+    flags = {"cuda_graph_max_bs": 8, **flags}
+    workload = workload_of(tiny(), parallel, **flags)
+    return plan_buffers(workload, parallel, server(**flags), AdapterKind.decode_graph, distinct_expert_weights=distinct)
+
+
+def shape_of(buffers: BufferPlan, name: str) -> tuple[int, ...]:
+    (region,) = [region for region in buffers.layout.regions if region.spec.name == name]
+    return region.spec.shape
+
+
+def test_each_kind_of_layer_is_a_phase_and_the_decode_set_lives_through_all() -> None:
+    buffers = plan(Parallel())
+    assert [layer.phase for layer in buffers.layers] == ["forward.dense", "forward.moe"]
+    for region in buffers.layout.regions:
+        phase = ".".join(region.spec.name.split(".")[:2])
+        expected = set() if region.spec.name.startswith(PREFIX) else {phase}
+        assert region.spec.phases == expected, region.spec.name
+
+
+def test_the_two_kinds_of_layer_share_bytes() -> None:
+    buffers = plan(Parallel())
+    assert buffers.layout.arena_bytes < buffers.layout.sum_of_phase_bytes
+    offsets = {region.offset for region in buffers.layout.regions if "forward.dense" in region.spec.phases}
+    assert offsets & {region.offset for region in buffers.layout.regions if "forward.moe" in region.spec.phases}
+
+
+def test_a_plain_layout_gives_experts_contiguous_rows() -> None:
+    # 8 tokens with 2 routes over 8 experts: one block of 128 rows for each expert, and none more is reached.
+    buffers = plan(Parallel(), **DEEP_GEMM)
+    assert buffers.layers[1].masked_rows is None
+    assert shape_of(buffers, "forward.moe.mlp.experts.w13.x") == (8 * 128, 512)
+
+
+def test_a_backend_gives_each_expert_a_block_of_what_may_be_dispatched() -> None:
+    buffers = plan(MASKED)
+    assert buffers.layers[1].masked_rows == 2 * 128
+    assert shape_of(buffers, "forward.moe.mlp.experts.w13.x") == (4 * 256, 512)
+
+
+def test_a_block_holds_the_whole_batch_when_that_is_more_than_may_be_dispatched() -> None:
+    buffers = plan(MASKED, cuda_graph_max_bs=200, tokens_per_request=2)
+    assert buffers.layers[1].masked_rows == 400
+
+
+def test_operands_hold_every_token_of_the_batch() -> None:
+    buffers = plan(Parallel(), tokens_per_request=2)
+    assert shape_of(buffers, "forward.dense.hidden") == (16, 512)
+    assert shape_of(buffers, "forward.dense.self_attn.q_b_proj.out") == (16, 4 * 192)
+
+
+def test_experts_share_one_weight_unless_distinct_ones_are_asked() -> None:
+    name = "forward.moe.mlp.experts.w13.w"
+    assert shape_of(plan(Parallel()), name) == (1, 512, 512)
+    assert shape_of(plan(Parallel(), distinct=True), name) == (8, 512, 512)
+
+
+def test_a_scale_block_that_is_cut_has_its_own_row_of_scales() -> None:
+    # N = 256 + 128 + 64 = 448 of the fused projection: three whole blocks and half of one.
+    name = "forward.dense.self_attn.fused_qkv_a_proj_with_mqa"
+    assert shape_of(plan(Parallel()), f"{name}.w") == (448, 512)
+    assert shape_of(plan(Parallel()), f"{name}.w_scale") == (4, 4)
+
+
+def test_kv_up_has_no_operands_because_decode_absorbs_it() -> None:
+    assert not any("kv_b_proj" in region.spec.name for region in plan(Parallel()).layout.regions)
+
+
+@pytest.mark.parametrize("name", ["pp4", "dp8_ep8", "tp8", "tp16"])
+def test_the_layout_of_a_shipped_deployment_needs_no_memory_to_compute(name: str) -> None:
+    workload = workload_of(deepseek(), layout(name))
+    buffers = plan_buffers(workload, layout(name), server(), AdapterKind.auto, distinct_expert_weights=False)
+    assert 0 < buffers.layout.arena_bytes < buffers.layout.sum_of_phase_bytes
+
+
+def test_both_kinds_of_layer_are_planned_whichever_stage_holds_them() -> None:
+    workload = workload_of(deepseek(), layout("pp4"))
+    buffers = plan_buffers(workload, layout("pp4"), server(), AdapterKind.auto, distinct_expert_weights=False)
+    assert [layer.has_experts for layer in buffers.layers] == [False, True]

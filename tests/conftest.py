@@ -1,0 +1,84 @@
+"""Shared by all tests: where GPU tests are skipped, and how a whole run is started."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROJECT = Path(__file__).parents[1]
+TINY = PROJECT / "tests" / "models" / "tiny"
+# A model of two layers, M from 1 to 16: about ten kernels, and every kind of problem.
+SMALL_RECIPE = (
+    "model.name=tiny",
+    f"model.hf_config={TINY}",
+    "parallel=single",
+    "server.fast_warmup=true",
+    "server.chunked_prefill_size=16",
+    "server.moe_runner_backend=deep_gemm",
+    "server.cuda_graph_max_bs=8",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        return
+    skip = pytest.mark.skip(reason="no CUDA GPU on this machine; run `pytest -m cuda` on one")
+    for item in items:
+        if item.get_closest_marker("cuda"):
+            item.add_marker(skip)
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """A folder of its own for runs: output, store and run folders all lie in it."""
+
+    folder: Path
+
+    @property
+    def output(self) -> Path:
+        return self.folder / "out"
+
+    @property
+    def entries(self) -> list[Path]:
+        """Published kernels."""
+        return sorted((self.output / "deep_gemm" / "cache").glob("*"))
+
+    @property
+    def report(self) -> dict[str, Any]:
+        return json.loads((self.output / "report.json").read_text())
+
+    def command(self, *overrides: str) -> list[str]:
+        places = (f"output.dir={self.output}", f"store.dir={self.folder / 'store'}")
+        return [sys.executable, str(PROJECT / "run.py"), *SMALL_RECIPE, *places, *overrides]
+
+    def start(self, *overrides: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+        """Start a run without waiting for it."""
+        return subprocess.Popen(
+            self.command(*overrides),
+            cwd=self.folder,
+            env={**os.environ, **(env or {})},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *overrides: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        """Run to the end."""
+        child = self.start(*overrides, env=env)
+        stdout, stderr = child.communicate(timeout=600)
+        return subprocess.CompletedProcess(child.args, child.returncode, stdout, stderr)
+
+
+@pytest.fixture
+def workplace(tmp_path: Path) -> Workplace:
+    return Workplace(tmp_path)

@@ -1,0 +1,89 @@
+"""The real deep_gemm on the virtual GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.deepgemm.cache import read_sources
+from pipeline.deepgemm.cubin import STUB_MARKER
+from pipeline.deepgemm.discovery import Discoverer
+from pipeline.deepgemm.toolkit import find_toolkit
+from pipeline.engine.children import Children
+from pipeline.engine.errors import StageError
+from pipeline.virtual_gpu.build import build
+from pipeline.virtual_gpu.targets import Target
+from pipeline.workload.problems import Kernel, MList, Problem
+from tests.fake_toolkit import make_toolkit
+
+H200 = Target(
+    name="h200",
+    product="NVIDIA H200",
+    num_sms=132,
+    l2_bytes=52428800,
+    shared_bytes_per_block=232448,
+    shared_bytes_per_sm=233472,
+    memory_bytes=150754820096,
+)
+
+
+def problem(kernel: Kernel, n: int, k: int, groups: int, m: MList) -> Problem:
+    return Problem(kernel, n, k, groups, m, ("linear",), (0,), (0,), ("rule",))
+
+
+@pytest.fixture
+def discoverer(tmp_path: Path) -> Discoverer:
+    toolkit = find_toolkit(str(make_toolkit(tmp_path / "cuda").home))
+    return Discoverer(build(H200, cache_dir=tmp_path / "gpu"), toolkit, Children(), tmp_path / "scratch")
+
+
+def test_every_m_of_the_list_is_launched_and_mapped_to_its_kernels(discoverer: Discoverer, tmp_path: Path):
+    every_m = MList((range(1, 16385),))
+    seen: list[tuple[int, int]] = []
+    dense = problem(Kernel.DENSE, 2112, 7168, 1, every_m)
+    found = discoverer.record([dense], tmp_path / "stubs", lambda done, total: seen.append((done, total)))
+    (kernels,) = found.problems
+    assert kernels.launched == found.num_launched == 16384
+    assert [m for first, last, _ in kernels.runs for m in range(first, last + 1)] == list(every_m)
+    assert sorted(kernels.keys) == sorted(path.name for path in (tmp_path / "stubs" / "cache").iterdir())
+    # 24 GEMM kernels and the layout kernel of K = 7168; the server-style sweep on an H200 compiled 25 as well.
+    assert len(kernels.keys) == 25
+    assert seen
+    assert found.peak_bytes < 2 << 30, "operands of gigabytes must stay address space"
+
+
+def test_sources_and_arguments_come_back_from_the_stubs(discoverer: Discoverer, tmp_path: Path):
+    masked = problem(Kernel.MASKED, 512, 512, 8, MList((range(1, 17),)))
+    discoverer.record([masked], tmp_path / "stubs", lambda done, total: None)
+    sources = read_sources(tmp_path / "stubs")
+    gemm = next(source for source in sources if "masked" in source.key)
+    assert "GemmType::MGroupedMasked" in gemm.text
+    assert "--gpu-architecture=sm_90a" in gemm.arguments
+    assert (tmp_path / "stubs" / "cache" / gemm.key / "kernel.cubin").read_bytes().startswith(STUB_MARKER)
+
+
+def test_a_check_names_what_the_cache_lacks_and_writes_nothing_there(discoverer: Discoverer, tmp_path: Path):
+    first = problem(Kernel.DENSE, 2112, 7168, 1, MList((range(1, 9),)))
+    more = problem(Kernel.DENSE, 2112, 7168, 1, MList((range(1, 4097),)))
+    discoverer.record([first], tmp_path / "stubs", lambda done, total: None)
+    before = sorted(path.name for path in (tmp_path / "stubs" / "cache").iterdir())
+    found, lacking = discoverer.check([first], tmp_path / "stubs", lambda done, total: None)
+    assert lacking == ()
+    assert found.num_launched == 8
+    found, lacking = discoverer.check([more], tmp_path / "stubs", lambda done, total: None)
+    assert set(lacking) == set(found.keys) - set(before)
+    assert lacking
+    assert sorted(path.name for path in (tmp_path / "stubs" / "cache").iterdir()) == before
+
+
+def test_an_m_that_the_library_does_not_take_is_an_error_and_not_left_out(discoverer: Discoverer, tmp_path: Path):
+    odd = problem(Kernel.CONTIGUOUS, 512, 512, 8, MList((range(100, 101),)))
+    with pytest.raises(StageError, match="the plan has M=100, deep_gemm takes multiples of 128"):
+        discoverer.record([odd], tmp_path / "stubs", lambda done, total: None)
+
+
+def test_working_folders_are_gone_afterwards(discoverer: Discoverer, tmp_path: Path):
+    dense = problem(Kernel.DENSE, 512, 512, 1, MList((range(1, 3),)))
+    discoverer.record([dense], tmp_path / "stubs", lambda done, total: None)
+    assert not list((tmp_path / "scratch").iterdir())

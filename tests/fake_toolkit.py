@@ -1,0 +1,100 @@
+"""A CUDA toolkit that compiles nothing: its nvcc writes a small valid cubin for the architecture it is asked for.
+
+It keeps the contract that the farm relies on (version text, --dryrun, arguments, exit codes), logs every kernel it
+compiles, and can be told to be slow or to reject a kernel.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+VERSION = """nvcc: NVIDIA (R) Cuda compiler driver
+Copyright (c) 2005-2025 NVIDIA Corporation
+Built on Wed_Aug_20_01:58:59_PM_PDT_2025
+Cuda compilation tools, release {release}, V{release}.88
+Build cuda_{release}.fake
+"""
+
+NVCC = """#!{python} -IS
+import os, re, sys, time
+sys.path.insert(0, {tests!r})
+from fake_toolkit import cubin
+arguments = sys.argv[1:]
+if "--version" in arguments:
+    sys.stdout.write({version!r})
+    sys.exit(0)
+if "--dryrun" in arguments:
+    print("#$ TOP={home}/bin/..", file=sys.stderr)
+    sys.exit(0)
+source = open(next(word for word in arguments if word.endswith(".cu"))).read()
+output = arguments[arguments.index("--output-file") + 1]
+arch = int(re.search(r"sm_([0-9]+)", " ".join(arguments))[1])
+time.sleep({delay_s})
+if {reject!r} and {reject!r} in source:
+    print("kernel.cu(7): error: rejected by the fake nvcc", file=sys.stderr)
+    sys.exit(2)
+with open({log!r}, "a") as log:
+    log.write(source.replace("\\n", " ") + "\\n")
+with open(output, "wb") as file:
+    file.write(cubin(arch))
+"""
+
+
+@dataclass(frozen=True)
+class FakeToolkit:
+    """Where the fake toolkit is; `compiled` lists the sources that its nvcc finished, in order."""
+
+    home: Path
+    log: Path
+
+    @property
+    def compiled(self) -> list[str]:
+        return self.log.read_text().splitlines() if self.log.exists() else []
+
+
+def make_toolkit(home: Path, *, release: str = "13.0", delay_s: float = 0.0, reject: str = "") -> FakeToolkit:
+    """Write bin/nvcc under `home`; calling again changes its behaviour but not its version text."""
+    log = home / "compiled.log"
+    nvcc = home / "bin" / "nvcc"
+    nvcc.parent.mkdir(parents=True, exist_ok=True)
+    nvcc.write_text(
+        NVCC.format(
+            python=sys.executable,
+            tests=str(Path(__file__).parent),
+            version=VERSION.format(release=release),
+            home=home,
+            delay_s=delay_s,
+            reject=reject,
+            log=str(log),
+        )
+    )
+    nvcc.chmod(0o755)
+    return FakeToolkit(home, log)
+
+
+def cubin(sm: int, *, kernels: int = 1, abi: int = 8) -> bytes:
+    """A CUDA ELF file with one parameter section for each kernel, as nvcc 13 (ABI 8) or nvcc 12 (ABI 7) marks it."""
+    names = ["", ".shstrtab", *(f".nv.constant0.kernel{index}" for index in range(kernels))]
+    offsets, strings = [], b""
+    for name in names:
+        offsets.append(len(strings))
+        strings += name.encode() + b"\0"
+    body_offset = 64
+    strings_offset = body_offset + 16 * kernels
+    table_offset = (strings_offset + len(strings) + 7) // 8 * 8
+    headers = struct.pack("<IIQQQQIIQQ", 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+    headers += struct.pack("<IIQQQQIIQQ", offsets[1], 3, 0, 0, strings_offset, len(strings), 0, 0, 1, 0)
+    for index in range(kernels):
+        where = body_offset + 16 * index
+        headers += struct.pack("<IIQQQQIIQQ", offsets[2 + index], 1, 2, 0, where, 16, 0, 0, 8, 0)
+    flags = sm << 8 if abi >= 8 else sm
+    ident = b"\x7fELF" + bytes([2, 1, 1, 0x41, abi]) + b"\0" * 7
+    elf_type, machine = 2, 190
+    header = ident + struct.pack(
+        "<HHIQQQIHHHHHH", elf_type, machine, 1, 0, 0, table_offset, flags, 64, 56, 0, 64, len(names), 1
+    )
+    content = header + b"\x01" * (16 * kernels) + strings
+    return content.ljust(table_offset, b"\0") + headers

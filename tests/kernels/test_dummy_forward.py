@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+from pipeline.buffers.adapters import from_arena
+from pipeline.buffers.arena import Arena
+from pipeline.buffers.decode_set import AdapterKind
+from pipeline.buffers.sizing import BufferPlan, LayerPlan, plan_buffers
+from pipeline.kernels.dummy_forward import DummyLayer
+from pipeline.kernels.reference import ReferenceKernels
+from pipeline.workload.derive import Workload
+from pipeline.workload.parallel import A2A, Parallel
+from tests.workload.recipes import DEEP_GEMM, server, tiny, workload_of
+
+PLAIN = Parallel()
+DEEPEP = Parallel(tp=2, attn_dp=2, moe_a2a_backend=A2A.deepep)
+FLAGS = {"tokens_per_request": 2, "cuda_graph_max_bs": 6, "chunked_prefill_size": 16}
+# domain_brief.md 1.3: the fused (or split) down and up of the query, o_proj; each feed-forward part has two.
+NUM_ATTENTION, NUM_FEED_FORWARD = 3, 2
+NAN_BYTE = 0xFF
+
+
+@dataclass(frozen=True)
+class Run:
+    """A dummy forward of one layer, and the arena it ran in."""
+
+    workload: Workload
+    buffers: BufferPlan
+    arena: Arena
+    kernels: ReferenceKernels
+
+    def forward(self, layer: LayerPlan, batch: int) -> tuple[int, torch.Tensor, int | None]:
+        """(GEMMs launched, the hidden states, bytes allocated)."""
+        tokens = batch * self.buffers.size.tokens_per_request
+        with self.kernels.meter() as meter, self.arena.phase(layer.phase):
+            seq_lens = from_arena(self.buffers.size, self.arena).view(batch)["seq_lens"]
+            launched = DummyLayer(layer, self.workload.facts, self.arena, self.kernels).run(tokens, seq_lens)
+            allocated = meter.allocated_bytes
+            hidden = self.arena.rows(f"{layer.phase}.hidden", tokens).clone()
+        return launched, hidden, allocated
+
+
+def prepared(
+    parallel: Parallel,
+    *,
+    changes: dict[str, Any] | None = None,
+    distinct: bool = False,
+    left_over: int = NAN_BYTE,
+    **flags: Any,
+) -> Run:
+    """A run over memory that holds one byte everywhere, by default what is NaN in every format."""
+    torch.manual_seed(0)
+    flags = FLAGS | flags
+    workload = workload_of(tiny(**(changes or {})), parallel, **flags)
+    buffers = plan_buffers(
+        workload, parallel, server(**flags), AdapterKind.decode_graph, distinct_expert_weights=distinct
+    )
+    memory = torch.full((buffers.layout.arena_bytes,), left_over, dtype=torch.uint8)
+    return Run(workload, buffers, Arena(buffers.layout, memory), ReferenceKernels())
+
+
+LAYOUTS = {"contiguous": (PLAIN, DEEP_GEMM), "masked": (DEEPEP, {})}
+
+
+@pytest.fixture(params=LAYOUTS)
+def run(request: pytest.FixtureRequest) -> Run:
+    parallel, flags = LAYOUTS[request.param]
+    return prepared(parallel, **flags)
+
+
+def test_a_dummy_forward_allocates_nothing(run: Run) -> None:
+    assert [run.forward(layer, 6)[2] for layer in run.buffers.layers] == [0, 0]
+
+
+def test_a_dummy_forward_writes_past_no_buffer(run: Run) -> None:
+    for layer in run.buffers.layers:
+        run.forward(layer, 6)
+    assert run.arena.check_guards() == []
+
+
+@pytest.mark.parametrize("batch", [1, 4, 6])
+def test_hidden_states_come_out_finite_and_not_zero(run: Run, batch: int) -> None:
+    for layer in run.buffers.layers:
+        _, hidden, _ = run.forward(layer, batch)
+        assert hidden.shape == (2 * batch, 512)
+        assert hidden.isfinite().all(), layer.phase
+        assert hidden.abs().sum(-1).gt(0).all(), layer.phase
+
+
+def test_a_dummy_forward_moves_no_buffer(run: Run) -> None:
+    before = run.arena.addresses()
+    for layer in run.buffers.layers:
+        run.forward(layer, 6)
+    assert run.arena.addresses() == before
+
+
+def test_every_gemm_of_a_layer_is_launched(run: Run) -> None:
+    dense, moe = (run.forward(layer, 2)[0] for layer in run.buffers.layers)
+    assert dense == NUM_ATTENTION + NUM_FEED_FORWARD
+    assert moe == NUM_ATTENTION + 2 * NUM_FEED_FORWARD, "shared experts and routed ones"
+
+
+def test_rows_past_the_batch_are_left_alone(run: Run) -> None:
+    layer = run.buffers.layers[0]
+    with run.arena.phase(layer.phase):
+        run.arena[f"{layer.phase}.attended"].fill_(3)
+    run.forward(layer, 4)
+    with run.arena.phase(layer.phase):
+        assert run.arena[f"{layer.phase}.attended"][8:].eq(3).all()
+
+
+def test_the_layouts_of_experts_are_those_of_the_servers_dispatch() -> None:
+    assert [layer.masked_rows for layer in prepared(PLAIN, **DEEP_GEMM).buffers.layers] == [None, None]
+    assert [layer.masked_rows for layer in prepared(DEEPEP).buffers.layers] == [None, 256]
+
+
+def test_a_model_without_a_query_rank_runs_too() -> None:
+    run = prepared(PLAIN, changes={"q_lora_rank": None})
+    for layer in run.buffers.layers:
+        launched, hidden, allocated = run.forward(layer, 3)
+        assert launched >= NUM_ATTENTION + NUM_FEED_FORWARD
+        assert hidden.isfinite().all()
+        assert allocated == 0
+    assert run.arena.check_guards() == []
+
+
+def test_fused_shared_experts_are_routed_and_not_run_apart() -> None:
+    fused = {"n_routed_experts": 256}
+    run = prepared(PLAIN, changes=fused, cuda_graph_max_bs=2, tokens_per_request=1, **DEEP_GEMM)
+    launched, hidden, allocated = run.forward(run.buffers.layers[1], 2)
+    assert launched == NUM_ATTENTION + NUM_FEED_FORWARD
+    assert hidden.isfinite().all()
+    assert allocated == 0
+
+
+def test_distinct_expert_weights_run_as_well() -> None:
+    run = prepared(PLAIN, distinct=True)
+    _, hidden, allocated = run.forward(run.buffers.layers[1], 6)
+    assert hidden.isfinite().all()
+    assert allocated == 0
+    assert run.arena.check_guards() == []
+
+
+@pytest.mark.parametrize("kind", LAYOUTS)
+def test_what_the_memory_held_before_changes_nothing(kind: str) -> None:
+    parallel, flags = LAYOUTS[kind]
+    for layer in (0, 1):
+        # `prepared` seeds, so each forward draws the same random operands.
+        runs = (prepared(parallel, left_over=byte, **flags) for byte in (NAN_BYTE, 0, 0x3C))
+        first, *others = (run.forward(run.buffers.layers[layer], 3)[1] for run in runs)
+        assert all(torch.equal(first, other) for other in others)

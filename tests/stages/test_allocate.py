@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import pytest
+
+from pipeline.engine.errors import HostError
+from pipeline.slots import BUFFER_PLAN, RESERVED
+from stages.allocate import Allocate, require_fit
+from stages.plan import Plan, make_plan
+from tests.stages.runs import Bench, RecordingKernels, recipe_of
+
+
+def arena_bytes() -> int:
+    return make_plan(recipe_of())[1].layout.arena_bytes
+
+
+def test_one_allocation_of_exactly_the_layout_is_made() -> None:
+    bench = Bench()
+    bench.run(Plan(), Allocate())
+    assert bench.kernels.asked == [arena_bytes()]
+    assert bench.allocated["allocate"] == arena_bytes()
+
+
+def test_the_arena_holds_every_planned_buffer_at_a_known_address() -> None:
+    bench = Bench()
+    bench.run(Plan(), Allocate())
+    reserved, plan = bench.context.read(RESERVED), bench.context.read(BUFFER_PLAN)
+    assert set(reserved.addresses) == {region.spec.name for region in plan.layout.regions}
+    assert reserved.arena.addresses() == reserved.addresses
+    assert reserved.arena.check_guards() == []
+
+
+def test_the_report_shows_the_arena_and_what_the_phases_would_take_apart() -> None:
+    figures = Bench().run(Plan(), Allocate()).figures
+    assert figures["arena_bytes"] == arena_bytes()
+    assert figures["sum_of_stage_bytes"] > figures["arena_bytes"]
+    assert figures["not_in_arena"] == []
+
+
+def test_an_arena_above_the_limit_is_refused_before_anything_is_allocated() -> None:
+    bench = Bench(recipe_of(memory_limit_bytes=arena_bytes() - 1))
+    with pytest.raises(HostError, match=r"device\.memory_limit_bytes is \d+; raise it or lower"):
+        bench.run(Plan(), Allocate())
+    assert bench.kernels.asked == []
+    assert not bench.context.holds(RESERVED)
+
+
+def test_an_arena_above_what_is_free_is_refused_before_anything_is_allocated() -> None:
+    bench = Bench(kernels=RecordingKernels(free=arena_bytes() - 1))
+    with pytest.raises(HostError, match=r"are free; lower server\.cuda_graph_max_bs"):
+        bench.run(Plan(), Allocate())
+    assert bench.kernels.asked == []
+
+
+def test_an_arena_of_exactly_the_limit_and_what_is_free_fits() -> None:
+    bench = Bench(recipe_of(memory_limit_bytes=arena_bytes()), RecordingKernels(free=arena_bytes()))
+    bench.run(Plan(), Allocate())
+    assert bench.context.holds(RESERVED)
+
+
+@pytest.mark.parametrize(("needed", "free", "limit"), [(10, 10, None), (10, 10, 10), (0, 0, 0), (5, 10, 7)])
+def test_what_fits_is_let_through(needed: int, free: int, limit: int | None) -> None:
+    require_fit(needed, free=free, limit=limit)
+
+
+@pytest.mark.parametrize(("needed", "free", "limit"), [(11, 10, None), (11, 100, 10), (1, 0, None), (1, 1, 0)])
+def test_what_does_not_fit_is_a_host_error(needed: int, free: int, limit: int | None) -> None:
+    with pytest.raises(HostError, match=f"needs {needed} bytes"):
+        require_fit(needed, free=free, limit=limit)

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline.engine.errors import HostError
+from pipeline.virtual_gpu.build import build, unanswered_source
+from pipeline.virtual_gpu.headers import find_headers
+from pipeline.virtual_gpu.targets import Target
+
+B200 = Target(
+    name="b200",
+    product="NVIDIA B200",
+    compute_capability="10.0",
+    num_sms=148,
+    l2_bytes=132120576,
+    shared_bytes_per_block=232448,
+    shared_bytes_per_sm=233472,
+    memory_bytes=1 << 37,
+)
+
+
+@pytest.fixture(scope="module")
+def gpu(tmp_path_factory: pytest.TempPathFactory):
+    return build(B200, cache_dir=tmp_path_factory.mktemp("gpu"))
+
+
+def on_gpu(gpu, code: str) -> subprocess.CompletedProcess[str]:
+    """Run Python code on the virtual GPU."""
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, env={**os.environ, **gpu.environment()}, capture_output=True, text=True)
+
+
+def test_torch_sees_the_target(gpu):
+    code = (
+        "import torch; p = torch.cuda.get_device_properties(0); "
+        "print(torch.cuda.device_count(), p.name, p.major, p.minor, p.multi_processor_count, p.total_memory)"
+    )
+    said = on_gpu(gpu, code)
+    assert said.stdout.strip() == f"1 NVIDIA B200 10 0 148 {1 << 37}", said.stderr
+    assert "is not answered" not in said.stderr
+
+
+def test_memory_is_address_space_until_it_is_touched(gpu):
+    code = (
+        "import torch; x = torch.empty(100 << 30, dtype=torch.uint8, device='cuda'); "
+        "print([l.split()[1] for l in open('/proc/self/status') if l.startswith('VmRSS')][0])"
+    )
+    said = on_gpu(gpu, code)
+    assert int(said.stdout) < 2 << 20, "more than 2 GiB resident after an allocation of 100 GiB"
+
+
+def test_memory_ends_where_the_target_s_ends(gpu):
+    code = (
+        "import torch\n"
+        "try:\n    torch.empty(200 << 30, dtype=torch.uint8, device='cuda')\n"
+        "except torch.OutOfMemoryError:\n    print('refused')\n"
+    )
+    assert on_gpu(gpu, code).stdout.strip() == "refused"
+
+
+def test_a_small_value_written_is_the_value_read_back(gpu):
+    code = "import torch; print(torch.tensor([1.5, -2.0], device='cuda').cpu().tolist())"
+    assert on_gpu(gpu, code).stdout.strip() == "[1.5, -2.0]"
+
+
+@pytest.mark.parametrize(
+    ("library", "function"), [("libcudart.so.13", "cudaGraphCreate"), ("libcuda.so.1", "cuMemAlloc_v2")]
+)
+def test_an_unanswered_call_fails_with_its_name(gpu, library: str, function: str):
+    code = f"import ctypes; print(getattr(ctypes.CDLL(None), '{function}')())"
+    if library == "libcuda.so.1":
+        code = f"import ctypes; print(ctypes.CDLL('{library}').{function}())"
+    said = on_gpu(gpu, code)
+    assert said.stdout.strip() == "801"
+    assert f"virtual GPU: {function} is not answered" in said.stderr
+
+
+def test_every_declared_function_is_answered_or_named():
+    header = "CUresult CUDAAPI cuFoo(int a);\n#define cuBar cuBar_v2\n"
+    patterns = [re.compile(r"CUDAAPI\s+(cu\w+)\s*\("), re.compile(r"#define\s+\w+\s+(cu\w+_v\d)")]
+    source = unanswered_source(header, patterns)
+    assert "UNANSWERED(cuFoo)" in source
+    assert "UNANSWERED(cuBar_v2)" in source
+
+
+def test_it_is_built_once(gpu):
+    before = (gpu.folder / "libcuda.so.1").stat().st_mtime_ns
+    again = build(B200, cache_dir=gpu.folder.parent)
+    assert again.folder == gpu.folder
+    assert (gpu.folder / "libcuda.so.1").stat().st_mtime_ns == before
+
+
+def test_the_headers_come_from_the_wheels_without_any_toolkit():
+    assert find_headers(Path("/nonexistent")).name == "include"
+
+
+def test_no_compiler_is_named_with_its_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    with pytest.raises(HostError, match="apt-get install gcc"):
+        build(B200, cache_dir=tmp_path / "gpu")
+
+
+def test_the_sources_compile_without_a_warning(tmp_path: Path):
+    sources = Path(__file__).parents[2] / "pipeline" / "virtual_gpu"
+    for name in ("cudart.c", "driver.c"):
+        flags = ["-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter", f"-I{find_headers()}"]
+        command = ["gcc", "-std=gnu11", "-fsyntax-only", *flags, str(sources / name)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr

@@ -1,0 +1,89 @@
+"""What tests derive from: the shipped models, layouts and targets, a server, and a tiny model that fits any machine."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pipeline.virtual_gpu.targets import Target
+from pipeline.workload.derive import Workload, derive
+from pipeline.workload.hf_config import Model
+from pipeline.workload.linears import Linear
+from pipeline.workload.parallel import A2A, Parallel
+from pipeline.workload.problems import Kernel
+from pipeline.workload.servers import MoeRunner, Server
+
+ROOT = Path(__file__).parents[2]
+TINY = ROOT / "tests" / "models" / "tiny"
+# domain_brief.md 1.3: nh 64, E 384, first_k_dense 1; H, ql, kl and the head dims as V3.
+KIMI_K2 = {
+    "num_attention_heads": 64,
+    "n_routed_experts": 384,
+    "first_k_dense_replace": 1,
+    "vocab_size": 163840,
+}
+
+
+@cache
+def _shipped(group: str, name: str) -> str:
+    return (ROOT / "conf" / group / f"{name}.yaml").read_text()
+
+
+def deepseek(**changes: Any) -> Model:
+    """The shipped DeepSeek-V3 facts, some of them changed."""
+    return Model(name="deepseek", config=yaml.safe_load(_shipped("model", "deepseek"))["config"] | changes)
+
+
+def tiny(**changes: Any) -> Model:
+    """The tiny DeepSeek-shaped model, some of its facts changed."""
+    return Model(name="tiny", config=json.loads((TINY / "config.json").read_text()) | changes)
+
+
+def layout(name: str) -> Parallel:
+    """A file of conf/parallel."""
+    sizes = yaml.safe_load(_shipped("parallel", name))
+    backend = A2A[sizes.pop("moe_a2a_backend", "none")]
+    return Parallel(moe_a2a_backend=backend, **sizes)
+
+
+def target(name: str = "h200") -> Target:
+    """A file of conf/target."""
+    return Target(**yaml.safe_load(_shipped("target", name)))
+
+
+def server(**flags: Any) -> Server:
+    """SGLang 0.5.23 with these flags."""
+    return Server(name="sglang", version="0.5.23", **flags)
+
+
+DEEP_GEMM = {"moe_runner_backend": MoeRunner.deep_gemm}
+
+
+def workload_of(model: Model, parallel: Parallel, *, gpu: str = "h200", **flags: Any) -> Workload:
+    """What `derive` answers for a model and a layout under these server flags."""
+    return derive(model, parallel, server(**flags), target(gpu))
+
+
+def shape(linear: Linear) -> str:
+    """NxK, and the groups of a grouped one in brackets, as the tables of domain_brief.md write it."""
+    groups = f" ({linear.groups})" if linear.groups > 1 else ""
+    return f"{linear.n}x{linear.k}{groups}"
+
+
+def shapes_of(workload: Workload) -> dict[str, str]:
+    """Each linear of any stage by its name without the module's path."""
+    return {linear.name: shape(linear) for stage in workload.stages for linear in stage.linears}
+
+
+def keys_of(workload: Workload) -> set[tuple[str, int, int, int]]:
+    """(kernel, N, K, groups) of every problem."""
+    return {(problem.kernel.value, problem.n, problem.k, problem.groups) for problem in workload.problems}
+
+
+def kernels_of(workload: Workload) -> set[Kernel]:
+    """The kernels that any problem names."""
+    return {problem.kernel for problem in workload.problems}

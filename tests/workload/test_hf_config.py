@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import pytest
+
+from pipeline.workload.families import deepseek as family
+from pipeline.workload.hf_config import Facts, Model, read_config
+from pipeline.workload.parallel import Parallel
+from tests.workload.recipes import TINY, tiny, workload_of
+
+
+@pytest.mark.parametrize("path", [TINY, TINY / "config.json"], ids=["folder", "file"])
+def test_a_config_is_found_by_its_path_or_its_folder(path: object) -> None:
+    read = workload_of(Model(name="tiny", hf_config=str(path)), Parallel()).facts
+    assert read == workload_of(tiny(), Parallel()).facts
+
+
+def test_a_config_of_the_users_own_replaces_the_shipped_facts() -> None:
+    content, problems = read_config(Model(name="any", hf_config=str(TINY), config={"hidden_size": 1}))
+    assert problems == []
+    assert content["hidden_size"] == 512
+
+
+@pytest.mark.parametrize("name", ["n_shared_experts", "first_k_dense_replace"])
+def test_an_absent_count_means_none_of_them(name: str) -> None:
+    config = {key: value for key, value in tiny().config.items() if key != name}
+    facts = Facts(config, "here")
+    read = family.read(facts, "DeepseekV3ForCausalLM")
+    assert facts.problems == []
+    assert {"n_shared_experts": read.num_shared, "first_k_dense_replace": read.first_dense}[name] == 0
+
+
+def test_null_shared_experts_mean_none_of_them() -> None:
+    # The default of n_shared_experts in DeepSeek's own configuration class is null, and the model builds none then.
+    facts = Facts(tiny().config | {"n_shared_experts": None}, "here")
+    read = family.read(facts, "DeepseekV3ForCausalLM")
+    assert facts.problems == []
+    assert read.num_shared == 0
+
+
+def test_experts_are_on_every_nth_layer_after_the_dense_ones() -> None:
+    facts = workload_of(tiny(num_hidden_layers=8, first_k_dense_replace=3, moe_layer_freq=2), Parallel()).facts
+    assert facts.dense_layers == (0, 1, 2, 3, 5, 7)
+
+
+@pytest.mark.parametrize(
+    ("config", "block"),
+    [
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, (128, 128)),
+        ({"quant_method": "fp8", "weight_block_size": [32, 64]}, (32, 64)),
+        ({"quant_method": "fp8"}, None),
+        ({"quant_method": "awq", "weight_block_size": [128, 128]}, None),
+        (None, None),
+    ],
+    ids=["fp8 128", "fp8 32x64", "fp8 per tensor", "awq", "none"],
+)
+def test_scale_blocks_are_read_from_a_block_fp8_checkpoint_only(
+    config: dict[str, object] | None, block: tuple[int, int] | None
+) -> None:
+    facts = Facts({"quantization_config": config}, "here")
+    assert facts.quantization().block == block
+    assert facts.problems == []

@@ -81,7 +81,7 @@ def adopt(size: DecodeSize, owner: Any) -> DecodeBuffers:
         name = spec.name.removeprefix(PREFIX)
         found = _attribute(owner, name)
         wanted = getattr(torch, spec.dtype)
-        if found is None:
+        if not isinstance(found, torch.Tensor):
             problems.append(f"{name}: is missing")
         elif found.dtype is not wanted:
             problems.append(f"{name}: dtype must be {wanted}, got {found.dtype}")
@@ -94,7 +94,7 @@ def adopt(size: DecodeSize, owner: Any) -> DecodeBuffers:
     return DecodeBuffers(size, fields)
 
 
-def _attribute(owner: Any, dotted: str) -> torch.Tensor | None:
+def _attribute(owner: Any, dotted: str) -> Any:
     for part in dotted.split("."):
         owner = owner.get(part) if isinstance(owner, Mapping) else getattr(owner, part, None)
     return owner

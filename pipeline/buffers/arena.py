@@ -60,6 +60,8 @@ class Arena:
         """Own the buffers of this phase; overruns found at the end are added to `broken_guards`."""
         if self._phase is not None:
             raise SlotError(f"phase {name!r} cannot begin inside phase {self._phase!r}")
+        if name not in self.layout.phases:
+            raise SlotError(f"the arena has no phase {name!r}; it has {', '.join(self.layout.phases)}")
         self._phase = name
         live = [region for region in self.layout.regions if region.spec.is_live_in(name)]
         for region in live:
@@ -80,7 +82,7 @@ class Arena:
         """Give a buffer the content that its spec names."""
         fill = self._regions[name].spec.fill
         if fill is not None:
-            self._views[name].fill_(fill)
+            self[name].fill_(fill)
 
     def addresses(self) -> dict[str, int]:
         """Where each buffer begins; these must not move during a run."""

@@ -78,7 +78,7 @@ class Layout:
     @property
     def arena_bytes(self) -> int:
         """Size of the allocation."""
-        return max((region.end for region in self.regions), default=0)
+        return max((round_up(region.end, ALIGNMENT_BYTES) for region in self.regions), default=0)
 
     @property
     def phases(self) -> list[str]:

@@ -119,7 +119,7 @@ def layer_specs(
         if linear.name.endswith("gate_up_proj"):
             specs.append(buffer(f"{linear.name}.activated", MODEL_DTYPE, tokens, linear.n // 2))
     if layer.has_experts:
-        specs += _expert_specs(buffer, layer, facts.top_k, tokens, distinct=distinct_expert_weights)
+        specs += _expert_specs(buffer, layer, workload.routes_per_token, tokens, distinct=distinct_expert_weights)
     return specs
 
 
@@ -151,9 +151,11 @@ def _weight_specs(buffer: MakeSpec, linear: Linear, outer: tuple[int, ...]) -> l
     ]
 
 
-def _expert_specs(buffer: MakeSpec, layer: LayerPlan, top_k: int, tokens: int, *, distinct: bool) -> list[BufferSpec]:
+def _expert_specs(
+    buffer: MakeSpec, layer: LayerPlan, routes_per_token: int, tokens: int, *, distinct: bool
+) -> list[BufferSpec]:
     w13, w2 = (linear for linear in layer.linears if linear.role is Role.EXPERTS)
-    groups, routes = w13.groups, min(top_k, w13.groups)
+    groups, routes = w13.groups, min(routes_per_token, w13.groups)
     rows = expert_rows(layer, groups, tokens * routes)
     specs = [
         buffer("gate", MODEL_DTYPE, groups, w13.k),

@@ -221,7 +221,7 @@ def dequantize_blocks(w_NK: Tensor, scale: Tensor) -> Tensor:
 
 def _weights_of_groups(w_GNK: Quantized) -> Callable[[int], Tensor]:
     data, scale = w_GNK
-    if data.stride(0) == 0 and data.shape[0] > 1:
+    if data.stride(0) == scale.stride(0) == 0 and data.shape[0] > 1:
         shared = dequantize_blocks(data[0], scale[0])
         return lambda group: shared
     return lambda group: dequantize_blocks(data[group], scale[group])

@@ -38,7 +38,8 @@ class Workload:
     """Prefill tokens of one chunk on one rank."""
     decode_batch: int
     """The decode graph's largest batch, in requests."""
-    experts_on_deepgemm: bool
+    routes_per_token: int
+    """Experts that one token visits."""
 
     @property
     def num_ranks(self) -> int:
@@ -70,7 +71,7 @@ def derive(model: Model, parallel: Parallel, server: Server, target: Target) -> 
         not_deepgemm=tuple(_not_deepgemm(facts, parallel, server, target, stages)),
         chunk=sglang.default_chunk(server, parallel, target),
         decode_batch=sglang.default_decode_batch(server, parallel, target),
-        experts_on_deepgemm=sglang.experts_not_on_deepgemm(server, parallel, target) is None,
+        routes_per_token=sglang.routes_per_token(facts, server, parallel),
     )
 
 
@@ -155,7 +156,10 @@ def _kernels(
     every_m = sglang.m_list(server, chunk)
     if linear.role is not Role.EXPERTS:
         return [(Kernel.DENSE, sglang.RULES[linear.role], every_m)]
-    aligned = sglang.contiguous_m_list(every_m, chunk=chunk, top_k=facts.top_k, groups=linear.groups)
+    routes = sglang.routes_per_token(facts, server, parallel)
+    # Experts see the tokens of every attention DP group, not only this rank's chunk.
+    tokens = chunk * parallel.attn_dp
+    aligned = sglang.contiguous_m_list(every_m, chunk=tokens, top_k=routes, groups=linear.groups)
     return [
         (kernel, rule, aligned if kernel is Kernel.CONTIGUOUS else every_m)
         for kernel, rule in sglang.expert_kernels(server, parallel)

@@ -59,7 +59,8 @@ class Facts:
 
     def integer(self, name: str, default: int | None = None, *, least: int = 1) -> int:
         """A whole number of at least `least`; where it is wrong the answer is `least`, and a problem is noted."""
-        value = self._config.get(name, default)
+        value = self._config.get(name)
+        value = default if value is None else value
         if isinstance(value, int) and not isinstance(value, bool) and value >= least:
             return value
         got = "nothing" if value is None else repr(value)

@@ -16,6 +16,7 @@ class A2A(Enum):
     nixl = "nixl"
     mori = "mori"
     flashinfer = "flashinfer"
+    flashinfer_megamoe = "flashinfer_megamoe"
     pplx = "pplx"
     megamoe = "megamoe"
 

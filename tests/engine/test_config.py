@@ -441,7 +441,10 @@ def test_a_right_override_has_no_problem(argument: str):
 @pytest.mark.parametrize(
     ("argument", "parts"),
     [
-        ("colur=red", ("key 'colur' is unknown", "did you mean 'colour'", "known: colour, facts, paint, pipeline, spare, wheel")),
+        (
+            "colur=red",
+            ("key 'colur' is unknown", "did you mean 'colour'", "known: colour, facts, paint, pipeline, spare, wheel"),
+        ),
         ("wheel.spoke=1", ("did you mean 'wheel.spokes'", "known: wheel.spokes, wheel.width_mm")),
         ("spare.spoke=1", ("did you mean 'spare.spokes'",)),
         ("wheel.spokes.count=1", ("wheel.spokes is a value, it has no 'count'",)),

@@ -117,6 +117,12 @@ def shared_experts_not_fused(facts: DeepseekFacts, server: Server, parallel: Par
     return None
 
 
+def routes_per_token(facts: DeepseekFacts, server: Server, parallel: Parallel) -> int:
+    """Experts that one token visits; fused shared experts are visited by all."""
+    fused = shared_experts_not_fused(facts, server, parallel) is None
+    return facts.top_k + (facts.num_shared if fused else 0)
+
+
 def shared_experts_tp(parallel: Parallel) -> int:
     """Ranks that share the shared experts: one behind an all-to-all backend, where each rank holds them whole."""
     return 1 if parallel.moe_a2a_backend.is_used else parallel.tp

@@ -32,21 +32,18 @@ def expert_reasons(parallel: Parallel, **flags: Any) -> list[str]:
 @pytest.mark.parametrize("backend", A2A, ids=lambda backend: backend.name)
 def test_the_deep_gemm_runner_takes_the_experts_behind_any_backend(backend: A2A) -> None:
     workload = workload_of(deepseek(), behind(backend), **DEEP_GEMM)
-    assert workload.experts_on_deepgemm
     assert kernels_of(workload) >= GROUPED
 
 
 @pytest.mark.parametrize("backend", ON_DEEPGEMM, ids=lambda backend: backend.name)
 def test_auto_takes_deepgemm_behind_these_backends(backend: A2A) -> None:
     workload = workload_of(deepseek(), behind(backend))
-    assert workload.experts_on_deepgemm
     assert kernels_of(workload) >= GROUPED
 
 
 @pytest.mark.parametrize("backend", [b for b in A2A if b not in ON_DEEPGEMM], ids=lambda backend: backend.name)
 def test_auto_leaves_the_experts_to_others_behind_the_rest(backend: A2A) -> None:
     workload = workload_of(deepseek(), behind(backend))
-    assert not workload.experts_on_deepgemm
     assert kernels_of(workload) == {Kernel.DENSE}
     assert all(f"moe_a2a_backend={backend.name}" in reason for reason in expert_reasons(behind(backend)))
 

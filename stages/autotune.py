@@ -20,7 +20,7 @@ from pipeline.slots import (
     WORKLOAD,
     ForwardResult,
 )
-from pipeline.workload.servers import sglang
+from pipeline.workload.servers import sglang_batches
 
 
 @dataclass(kw_only=True)
@@ -56,7 +56,7 @@ class Autotune(Stage):
 
 def nothing_tuned(recipe: Recipe, kernels: str) -> str:
     """Why this run tuned nothing: the server tunes nothing, or there is no device to measure on."""
-    server_reason = sglang.nothing_to_autotune(recipe.server)
+    server_reason = sglang_batches.nothing_to_autotune(recipe.server)
     return server_reason or (
         f"tactics are timed on the target GPU; device.kind={recipe.device.kind.name} ({kernels} kernels) has none"
     )

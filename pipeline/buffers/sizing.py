@@ -11,7 +11,7 @@ from pipeline.buffers.layout import BufferSpec, Layout, lay_out
 from pipeline.workload.derive import StageLayers, Workload
 from pipeline.workload.linears import Linear, Role
 from pipeline.workload.parallel import Parallel
-from pipeline.workload.servers import Server, sglang
+from pipeline.workload.servers import Server, sglang, sglang_batches
 
 SCALE_BLOCK = 128
 KV_PAGE_TOKENS = 64
@@ -49,7 +49,7 @@ def decode_size(workload: Workload, parallel: Parallel, server: Server, kind: Ad
     largest = workload.decode_batch
     if eager and server.max_running_requests is not None:
         largest = server.max_running_requests
-    multiple = sglang.batch_multiple(parallel)
+    multiple = sglang_batches.batch_multiple(parallel)
     batch = round_up(largest, multiple)
     prefill_tokens = max(workload.chunk, 0) if eager else 0
     return DecodeSize(
@@ -62,7 +62,7 @@ def decode_size(workload: Workload, parallel: Parallel, server: Server, kind: Ad
         num_dp_ranks=parallel.attn_dp,
         multiple=multiple,
         has_pp_proxies=parallel.pp > 1,
-        counts_unpadded_tokens=sglang.counts_unpadded_tokens(parallel),
+        counts_unpadded_tokens=sglang_batches.counts_unpadded_tokens(parallel),
     )
 
 
@@ -82,7 +82,7 @@ def plan_buffers(
 def distinct_layers(workload: Workload, parallel: Parallel, tokens: int) -> tuple[LayerPlan, ...]:
     """One plan for each kind of layer that any rank holds: with a dense feed-forward part, and with experts."""
     # A dummy batch may be larger than the dispatcher's limit; an expert still sees each token at most once.
-    masked = max(tokens, sglang.masked_rows(tokens, parallel)) if parallel.moe_a2a_backend.is_used else None
+    masked = max(tokens, sglang_batches.masked_rows(tokens, parallel)) if parallel.moe_a2a_backend.is_used else None
     plans: dict[str, LayerPlan] = {}
     for stage in workload.stages:
         for layer in stage.layers:

@@ -13,7 +13,7 @@ from pipeline.workload.hf_config import Facts, Model, architecture, read_config
 from pipeline.workload.linears import Linear, Role, block_problems
 from pipeline.workload.parallel import Parallel, partition_problems, split_layers_last
 from pipeline.workload.problems import Kernel, MList, NotDeepGemm, Problem, merge
-from pipeline.workload.servers import Server, sglang
+from pipeline.workload.servers import Server, sglang, sglang_batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,8 @@ def derive(model: Model, parallel: Parallel, server: Server, target: Target) -> 
         stages=stages,
         problems=tuple(merge(_problems(facts, parallel, server, target, stages))),
         not_deepgemm=tuple(_not_deepgemm(facts, parallel, server, target, stages)),
-        chunk=sglang.default_chunk(server, parallel, target),
-        decode_batch=sglang.default_decode_batch(server, parallel, target),
+        chunk=sglang_batches.default_chunk(server, parallel, target),
+        decode_batch=sglang_batches.default_decode_batch(server, parallel, target),
         routes_per_token=sglang.routes_per_token(facts, server, parallel),
     )
 
@@ -138,7 +138,7 @@ def _check_blocks(facts: DeepseekFacts, stages: Sequence[StageLayers]) -> None:
 def _problems(
     facts: DeepseekFacts, parallel: Parallel, server: Server, target: Target, stages: Sequence[StageLayers]
 ) -> list[Problem]:
-    chunk = sglang.default_chunk(server, parallel, target)
+    chunk = sglang_batches.default_chunk(server, parallel, target)
     found: list[Problem] = []
     for stage in stages:
         for linear in stage.linears:

@@ -59,7 +59,7 @@ def decode_sizes(draw: st.DrawFn) -> DecodeSize:
 
 
 def expected_shape(name: str, size: DecodeSize, batch: int) -> tuple[int, ...]:
-    """The shape of domain_brief.md 3.1 for a run of `batch` requests."""
+    """What SGLang 0.5.23 hands to a run of `batch` requests."""
     tokens = batch * size.tokens_per_request
     name = name.removeprefix("pp_proxy_tensors.")
     if name in ("input_ids", "out_cache_loc", "positions"):

@@ -13,7 +13,7 @@ def test_one_multiple_suits_tp_and_cp_together() -> None:
 
 
 def test_rounding_one_after_the_other_would_miss_the_first() -> None:
-    # domain_brief.md 3.5: cp 2 and attention tp 3.
+    # Context parallel 2 and attention tp 3.
     one_after_the_other = round_up(round_up(7, 3), 2)
     assert one_after_the_other % 3 != 0
     assert round_up_to_all(7, [2, 3]) == 12

@@ -1,4 +1,4 @@
-"""The fields of domain_brief.md 3.1, by the type and shape of each."""
+"""The fields of SGLang 0.5.23's decode set, by the type and shape of each."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from tests.workload.recipes import DEEP_GEMM, server, tiny, workload_of
 PLAIN = Parallel()
 DEEPEP = Parallel(tp=2, attn_dp=2, moe_a2a_backend=A2A.deepep)
 FLAGS = {"tokens_per_request": 2, "cuda_graph_max_bs": 6, "chunked_prefill_size": 16}
-# domain_brief.md 1.3: the fused (or split) down and up of the query, o_proj; each feed-forward part has two.
+# The fused (or split) down and up of the query, o_proj; each feed-forward part has two.
 NUM_ATTENTION, NUM_FEED_FORWARD = 3, 2
 NAN_BYTE = 0xFF
 

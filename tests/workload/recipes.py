@@ -19,7 +19,7 @@ from pipeline.workload.servers import MoeRunner, Server
 
 ROOT = Path(__file__).parents[2]
 TINY = ROOT / "tests" / "models" / "tiny"
-# domain_brief.md 1.3: nh 64, E 384, first_k_dense 1; H, ql, kl and the head dims as V3.
+# Kimi-K2: nh 64, E 384, first_k_dense 1; H, ql, kl and the head dims as V3.
 KIMI_K2 = {
     "num_attention_heads": 64,
     "n_routed_experts": 384,
@@ -69,7 +69,7 @@ def workload_of(model: Model, parallel: Parallel, *, gpu: str = "h200", **flags:
 
 
 def shape(linear: Linear) -> str:
-    """NxK, and the groups of a grouped one in brackets, as the tables of domain_brief.md write it."""
+    """NxK, and the groups of a grouped one in brackets, as tables of shapes write it."""
     groups = f" ({linear.groups})" if linear.groups > 1 else ""
     return f"{linear.n}x{linear.k}{groups}"
 

@@ -9,7 +9,7 @@ from pipeline.workload.parallel import A2A, Parallel
 from pipeline.workload.problems import Kernel
 from tests.workload.recipes import DEEP_GEMM, KIMI_K2, deepseek, keys_of, layout, shapes_of, workload_of
 
-# domain_brief.md 1.3, "Worked shapes"; None: fused into the routed experts.
+# DeepSeek-V3's shards under SGLang 0.5.23, worked out by hand; None: fused into the routed experts.
 COLUMNS = {
     "tp8": Parallel(tp=8),
     "tp16": Parallel(tp=16),

@@ -1,7 +1,7 @@
 """SGLang 0.5.23 itself is the oracle: shapes that it printed on a virtual H200, rank 0, one short prefill and decode.
 
-Origin: shared/ground_truth_sglang.yaml, copied so that the test never needs that file. Contiguous kernels are compared
-without, because so small a batch never reached them.
+Weights were dummies and CUDA graphs off. Contiguous kernels are compared without, because so small a batch never
+reached them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The lists of M of domain_brief.md 5.7."""
+"""The lists of M of SGLang 0.5.23."""
 
 from __future__ import annotations
 

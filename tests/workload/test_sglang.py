@@ -26,7 +26,7 @@ def expert_reasons(parallel: Parallel, **flags: Any) -> list[str]:
     return [entry.reason for entry in found if entry.layer.startswith("mlp.experts.")]
 
 
-# domain_brief.md 1.4, row by row.
+# Which runner takes the experts, for every pair of runner and backend.
 
 
 @pytest.mark.parametrize("backend", A2A, ids=lambda backend: backend.name)
@@ -112,7 +112,7 @@ def test_kv_up_is_absorbed_by_prefill_under_these(parallel: Parallel, flags: dic
     assert reason in entry.reason
 
 
-# Shared-expert fusion, each clause of domain_brief.md 1.3.
+# Shared-expert fusion, each clause of the rule.
 
 
 def test_shared_experts_become_one_more_group() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.workload.parallel import A2A, Parallel
-from pipeline.workload.servers import MoeRunner, sglang
+from pipeline.workload.servers import MoeRunner, sglang_batches
 from tests.workload.recipes import server, target
 
 TP8 = Parallel(tp=8)
@@ -28,21 +28,21 @@ DEEPEP8 = Parallel(tp=8, moe_a2a_backend=A2A.deepep)
     ids=["tp8", "dp2", "dense tp 1", "deepep", "dp8 deepep", "cp2 and attention tp 3", "cp2"],
 )
 def test_a_batch_is_rounded_to_the_lcm_of_context_padding_and_attention_tp(parallel: Parallel, multiple: int) -> None:
-    assert sglang.batch_multiple(parallel) == multiple
+    assert sglang_batches.batch_multiple(parallel) == multiple
 
 
 @pytest.mark.parametrize(("batch", "rows"), [(1, 256), (255, 256), (256, 512), (512, 768)])
 def test_without_a_backend_masked_rows_grow_in_steps_of_256(batch: int, rows: int) -> None:
-    assert sglang.masked_rows(batch, TP8) == rows
+    assert sglang_batches.masked_rows(batch, TP8) == rows
 
 
 def test_behind_a_backend_masked_rows_are_what_every_rank_may_dispatch() -> None:
-    assert sglang.masked_rows(1, DEEPEP8) == 8 * 128
+    assert sglang_batches.masked_rows(1, DEEPEP8) == 8 * 128
 
 
 @pytest.mark.parametrize("runner", MoeRunner, ids=lambda runner: runner.name)
 def test_only_a_flashinfer_runner_is_tuned(runner: MoeRunner) -> None:
-    reason = sglang.nothing_to_autotune(server(moe_runner_backend=runner))
+    reason = sglang_batches.nothing_to_autotune(server(moe_runner_backend=runner))
     assert (reason is None) is runner.name.startswith("flashinfer")
     assert reason is None or runner.name in reason
 
@@ -51,9 +51,9 @@ def test_only_a_flashinfer_runner_is_tuned(runner: MoeRunner) -> None:
 @settings(deadline=None, database=None)
 def test_the_batch_multiple_suits_both_axes(tp: int, attn_cp: int, dense: int | None) -> None:
     parallel = Parallel(tp=tp * attn_cp, attn_cp=attn_cp, moe_dense_tp_size=dense)
-    multiple = sglang.batch_multiple(parallel)
-    assert multiple % sglang.cp_padding(parallel) == 0
-    if sglang.requires_mlp_sync(parallel):
+    multiple = sglang_batches.batch_multiple(parallel)
+    assert multiple % sglang_batches.cp_padding(parallel) == 0
+    if sglang_batches.requires_mlp_sync(parallel):
         assert multiple % parallel.attn_tp == 0
 
 
@@ -69,11 +69,11 @@ def test_the_batch_multiple_suits_both_axes(tp: int, attn_cp: int, dense: int | 
     ],
 )
 def test_chunk_and_decode_batch_follow_the_targets_memory(gpu: str, parallel: Parallel, chunk: int, batch: int) -> None:
-    assert sglang.default_chunk(server(), parallel, target(gpu)) == chunk
-    assert sglang.default_decode_batch(server(), parallel, target(gpu)) == batch
+    assert sglang_batches.default_chunk(server(), parallel, target(gpu)) == chunk
+    assert sglang_batches.default_decode_batch(server(), parallel, target(gpu)) == batch
 
 
 def test_flags_replace_the_defaults() -> None:
     flags = server(chunked_prefill_size=4096, cuda_graph_max_bs=24)
-    assert sglang.default_chunk(flags, Parallel(tp=8, attn_dp=2), target()) == 2048
-    assert sglang.default_decode_batch(flags, TP8, target()) == 24
+    assert sglang_batches.default_chunk(flags, Parallel(tp=8, attn_dp=2), target()) == 2048
+    assert sglang_batches.default_decode_batch(flags, TP8, target()) == 24

@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -31,10 +31,13 @@ from pipeline.engine.report import build_report, exit_code, to_json, write_atomi
 from pipeline.engine.runner import Outcome, Services, run
 from pipeline.engine.stage import Stage
 from pipeline.engine.tables import Table
-from pipeline.recipe import Mode, Recipe
+from pipeline.recipe import DeviceKind, Mode, Recipe
 from pipeline.slots import ALLOCATED, CHILDREN, EVENTS, KERNELS, RECIPE, RECIPE_YAML, SEEDED
 from stages import all_stages
 from stages.plan import Plan, PlanFormat, make_plan, plan_json, plan_tables
+
+if TYPE_CHECKING:
+    from pipeline.kernels import Kernels
 
 CONF = Path(__file__).parent / "conf"
 NO_RUN_FOLDER = ("hydra.run.dir=.", "hydra.sweep.dir={}", "hydra.sweep.subdir=.", "hydra.output_subdir=null")
@@ -142,9 +145,7 @@ def run_stages(
     recipe: Recipe, recipe_yaml: str, graph: Any, stages: Mapping[str, Stage], folder: Path
 ) -> list[Outcome]:
     """Run the graph with everything that listens to it."""
-    from pipeline.kernels.reference import ReferenceKernels
-
-    kernels, children, allocated = ReferenceKernels(), Children(), dict[str, int | None]()
+    kernels, children, allocated = load_kernels(recipe.device.kind), Children(), dict[str, int | None]()
 
     def note_allocations(event: Event) -> None:
         if event.kind is Kind.FINISHED:
@@ -167,6 +168,17 @@ def run_stages(
         display.close()
         lines.close()
         timeline.write(folder / "timeline.json")
+
+
+def load_kernels(kind: DeviceKind) -> Kernels:
+    """The kernels of a device; imported here, because a plan needs neither torch nor a GPU."""
+    if kind is DeviceKind.cuda:
+        from pipeline.kernels.cuda import CudaKernels
+
+        return CudaKernels()
+    from pipeline.kernels.reference import ReferenceKernels
+
+    return ReferenceKernels()
 
 
 @contextmanager

@@ -29,6 +29,8 @@ class DeviceKind(Enum):
 
     cpu = "cpu"
     """Reference kernels in plain torch."""
+    cuda = "cuda"
+    """DeepGEMM, FlashInfer and Triton on this machine's GPU."""
 
 
 @dataclass(kw_only=True, slots=True)

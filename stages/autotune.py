@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
+from pipeline.buffers.decode_set import AdapterKind
 from pipeline.engine.context import View
 from pipeline.engine.events import Reporter
 from pipeline.engine.stage import Resource, Result, Skipped, Stage
@@ -31,7 +34,7 @@ class Autotune(Stage):
     writes = (FORWARD,)
     resource = Resource.DEVICE
     section = "autotune"
-    figures = ("ops", "tactics", "reused", "forward_gemms", "forward_batch")
+    figures = ("ops", "tactics", "reused", "forward_gemms", "forward_batch", "graphs_replayed")
 
     def run(self, ctx: View) -> Result | Skipped:
         """The forward always runs; with nothing to tune the stage is Skipped with the reason."""
@@ -41,16 +44,26 @@ class Autotune(Stage):
         view = ctx[DECODE_BUFFERS].view(batch)
         tokens = batch * plan.size.tokens_per_request
         progress = Reporter(ctx[EVENTS], "autotune")
-        arena, num_gemms = ctx[RESERVED].arena, 0
+        arena, num_gemms, replayed = ctx[RESERVED].arena, 0, 0
         for done, layer in enumerate(plan.layers):
             progress("layers", done, len(plan.layers))
             with arena.phase(layer.phase):
                 dummy = DummyLayer(layer, ctx[WORKLOAD].facts, arena, ctx[KERNELS])
+                dummy.randomize()
                 num_gemms += dummy.run(tokens, view["seq_lens"])
+                if plan.size.kind is AdapterKind.decode_graph:
+                    replayed += ctx[KERNELS].replay(partial(dummy.run, tokens, view["seq_lens"]))
         progress("layers", len(plan.layers), len(plan.layers))
         least = min(view["seq_lens"].tolist())
         ctx[FORWARD] = ForwardResult(num_gemms, least, batch, tuple(sorted(view)), tactics=0)
-        figures = {"ops": [], "tactics": 0, "reused": 0, "forward_gemms": num_gemms, "forward_batch": batch}
+        figures: dict[str, Any] = {
+            "ops": [],
+            "tactics": 0,
+            "reused": 0,
+            "forward_gemms": num_gemms,
+            "forward_batch": batch,
+        }
+        figures["graphs_replayed"] = replayed or None
         return Skipped(nothing_tuned(ctx[RECIPE], ctx[KERNELS].name), figures)
 
 

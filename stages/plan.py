@@ -52,7 +52,7 @@ def make_plan(recipe: Recipe) -> tuple[Workload, BufferPlan]:
         recipe.parallel,
         recipe.server,
         recipe.adapter,
-        distinct_expert_weights=recipe.device.kind is not DeviceKind.cpu,
+        on_gpu=recipe.device.kind is not DeviceKind.cpu,
     )
     return workload, buffers
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 from pipeline.deepgemm.cache import cache_faults
 from pipeline.deepgemm.discovery import Discovery
+from pipeline.deepgemm.hardware import check_on_gpu, discover_on_real_gpu, gpu_mismatch
 from pipeline.engine.context import View
-from pipeline.engine.errors import VerifyError
+from pipeline.engine.errors import HostError, VerifyError
 from pipeline.engine.events import Reporter
 from pipeline.engine.stage import Resource, Result, Stage
 from pipeline.slots import (
@@ -33,9 +36,19 @@ FAULTS_SHOWN = 10
 WITHOUT_ALLOCATION = ("adapter", "align", "autotune")
 
 
+class DiscoverOn(Enum):
+    """Where verify's second discovery runs."""
+
+    virtual = "virtual"
+    real = "real"
+
+
 @dataclass(kw_only=True)
 class Verify(Stage):
     """Coverage, cubins and buffers; what needs the target GPU is null in the report when there is none."""
+
+    discover_on: DiscoverOn = DiscoverOn.virtual
+    """real: discovery on this machine's GPU too, and its keys must be the virtual GPU's."""
 
     reads = (RECIPE, EVENTS, ALLOCATED, WORKLOAD, BAKED, RESERVED, BATCH, FORWARD)
     writes = (PROOF,)
@@ -45,6 +58,7 @@ class Verify(Stage):
         "coverage_m_values",
         "coverage_compiles",
         "cubins_checked",
+        "cubins_loaded",
         "numerics_checked",
         "max_relative_error",
         "guards_ok",
@@ -52,6 +66,9 @@ class Verify(Stage):
         "seq_lens_ok",
         "batch_ok",
         "seconds_coverage",
+        "hardware_skipped",
+        "real_keys",
+        "seconds_real_discovery",
     )
 
     def run(self, ctx: View) -> Result:
@@ -78,7 +95,7 @@ class Verify(Stage):
         return Result(
             f"{figures.get('coverage_m_values', 0)} M launched again, 0 compiles; "
             f"{figures.get('cubins_checked', 0)} cubins good; buffers good; "
-            f"numerics not checked: no {recipe.target.product} here",
+            f"{hardware_summary(figures)}",
             figures,
         )
 
@@ -90,7 +107,43 @@ class Verify(Stage):
         figures["seconds_coverage"] = round(found.seconds, 3)
         keys = {problem.name: len(kernels.keys) for problem, kernels in zip(problems, found.problems, strict=True)}
         ctx[PROOF] = Proof(keys, len(found.keys))
-        return [missing_line(key, problems, found) for key in lacking]
+        faults = [missing_line(key, problems, found) for key in lacking]
+        mismatch = gpu_mismatch(ctx[RECIPE].target)
+        if mismatch is None:
+            checked = check_on_gpu(
+                baked.discoverer, problems, found, baked.warm_cache, lambda a, b: progress("kernels executed", a, b)
+            )
+            figures["cubins_loaded"] = checked.num_loaded
+            figures["numerics_checked"] = checked.num_executed
+            figures["max_relative_error"] = checked.max_relative_error
+            faults += checked.faults
+        else:
+            figures["hardware_skipped"] = mismatch
+        if self.discover_on is DiscoverOn.real:
+            faults += self._real_discovery(mismatch, problems, found, ctx, figures)
+        return faults
+
+    def _real_discovery(
+        self, mismatch: str | None, problems: Sequence[Problem], found: Discovery, ctx: View, figures: dict[str, Any]
+    ) -> list[str]:
+        if mismatch is not None:
+            raise HostError(f"verify.discover_on=real needs the target GPU: {mismatch}; use verify.discover_on=virtual")
+        progress = Reporter(ctx[EVENTS], "verify")
+        started_s = time.monotonic()
+        real = discover_on_real_gpu(ctx[BAKED].discoverer, problems, lambda a, b: progress("M on the GPU", a, b))
+        figures["seconds_real_discovery"] = round(time.monotonic() - started_s, 3)
+        figures["real_keys"] = len(real)
+        only_real, only_virtual = sorted(real - set(found.keys)), sorted(set(found.keys) - real)
+        faults = [f"{key}: needed on the real GPU, not on the virtual one" for key in only_real]
+        return faults + [f"{key}: needed on the virtual GPU, not on the real one" for key in only_virtual]
+
+
+def hardware_summary(figures: dict[str, Any]) -> str:
+    """What the GPU confirmed, or why it was not asked."""
+    if figures.get("numerics_checked") is None:
+        return f"numerics not checked: {figures.get('hardware_skipped', 'nothing to run')}"
+    error = figures["max_relative_error"]
+    return f"{figures['numerics_checked']} kernels executed, relative error at most {error:.1e}"
 
 
 def missing_line(key: str, problems: Sequence[Problem], found: Discovery) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,6 +16,8 @@ from pipeline.workload.servers import Server, sglang, sglang_batches
 
 SCALE_BLOCK = 128
 KV_PAGE_TOKENS = 64
+# MN-major fp32 scales are read 16 bytes at a time by the copy engine of sm_90.
+TMA_ROWS = 4
 
 MakeSpec = Callable[..., BufferSpec]
 
@@ -37,11 +40,13 @@ class BufferPlan:
     size: DecodeSize
     layers: tuple[LayerPlan, ...]
     layout: Layout
-    distinct_expert_weights: bool
-    """False on the CPU, where all experts share one weight: the reference has no use for more."""
+    on_gpu: bool
+    """On the CPU all experts share one weight, because the reference has no use for more."""
 
 
-def decode_size(workload: Workload, parallel: Parallel, server: Server, kind: AdapterKind) -> DecodeSize:
+def decode_size(
+    workload: Workload, parallel: Parallel, server: Server, kind: AdapterKind, *, row_multiple: int = 1
+) -> DecodeSize:
     """Sizes of the decode set of one runner, after rounding the batch to what every parallel axis divides."""
     kind = kind.chosen(has_cuda_graphs=not server.disable_cuda_graph)
     eager = kind is AdapterKind.eager
@@ -49,7 +54,7 @@ def decode_size(workload: Workload, parallel: Parallel, server: Server, kind: Ad
     largest = workload.decode_batch
     if eager and server.max_running_requests is not None:
         largest = server.max_running_requests
-    multiple = sglang_batches.batch_multiple(parallel)
+    multiple = math.lcm(sglang_batches.batch_multiple(parallel), row_multiple)
     batch = round_up(largest, multiple)
     prefill_tokens = max(workload.chunk, 0) if eager else 0
     return DecodeSize(
@@ -67,16 +72,16 @@ def decode_size(workload: Workload, parallel: Parallel, server: Server, kind: Ad
 
 
 def plan_buffers(
-    workload: Workload, parallel: Parallel, server: Server, kind: AdapterKind, *, distinct_expert_weights: bool
+    workload: Workload, parallel: Parallel, server: Server, kind: AdapterKind, *, on_gpu: bool
 ) -> BufferPlan:
     """The layout of the one allocation."""
-    size = decode_size(workload, parallel, server, kind)
+    size = decode_size(workload, parallel, server, kind, row_multiple=TMA_ROWS if on_gpu else 1)
     tokens = aligned_batch(size.max_batch, size) * size.tokens_per_request
     layers = distinct_layers(workload, parallel, tokens)
     specs = decode_specs(size)
     for layer in layers:
-        specs += layer_specs(layer, workload, parallel, size, distinct_expert_weights=distinct_expert_weights)
-    return BufferPlan(size, layers, lay_out(specs), distinct_expert_weights)
+        specs += layer_specs(layer, workload, parallel, size, on_gpu=on_gpu)
+    return BufferPlan(size, layers, lay_out(specs), on_gpu)
 
 
 def distinct_layers(workload: Workload, parallel: Parallel, tokens: int) -> tuple[LayerPlan, ...]:
@@ -94,7 +99,7 @@ def distinct_layers(workload: Workload, parallel: Parallel, tokens: int) -> tupl
 
 
 def layer_specs(
-    layer: LayerPlan, workload: Workload, parallel: Parallel, size: DecodeSize, *, distinct_expert_weights: bool
+    layer: LayerPlan, workload: Workload, parallel: Parallel, size: DecodeSize, *, on_gpu: bool
 ) -> list[BufferSpec]:
     """Operands of one dummy layer, live in its phase only."""
     facts, tokens, phase = workload.facts, size.max_batch * size.tokens_per_request, frozenset({layer.phase})
@@ -119,7 +124,7 @@ def layer_specs(
         if linear.name.endswith("gate_up_proj"):
             specs.append(buffer(f"{linear.name}.activated", MODEL_DTYPE, tokens, linear.n // 2))
     if layer.has_experts:
-        specs += _expert_specs(buffer, layer, workload.routes_per_token, tokens, distinct=distinct_expert_weights)
+        specs += _expert_specs(buffer, layer, workload.routes_per_token, tokens, distinct=on_gpu)
     return specs
 
 

@@ -10,13 +10,13 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from pipeline.deepgemm.toolkit import Toolkit
 from pipeline.engine.children import Children
 from pipeline.engine.errors import StageError
 from pipeline.engine.scratch import scratch_folder
-from pipeline.virtual_gpu.build import VirtualGpu
+from pipeline.virtual_gpu.targets import Target
 from pipeline.workload.problems import Problem
 
 PROJECT_ROOT = Path(__file__).parents[2]
@@ -78,11 +78,24 @@ class Discovery:
         return cls(problems=problems, seconds=outcome["seconds"], peak_bytes=outcome["peak_bytes"])
 
 
+class Gpu(Protocol):
+    """What a worker runs on: the virtual GPU, or the real one."""
+
+    @property
+    def target(self) -> Target:
+        """What it is."""
+        ...
+
+    def environment(self) -> dict[str, str]:
+        """Variables to add to the worker's environment."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Discoverer:
     """Runs the worker; everything it needs to know about this machine and this run."""
 
-    gpu: VirtualGpu
+    gpu: Gpu
     toolkit: Toolkit
     children: Children
     scratch_dir: Path
@@ -104,27 +117,26 @@ class Discoverer:
         where only the stand-in is. The published directory is read, never written.
         """
         with scratch_folder(self.scratch_dir, SCRATCH_PREFIX) as folder:
-            entries = folder / "deep_gemm" / "cache"
-            entries.mkdir(parents=True)
-            for entry in sorted((published / "cache").glob("*")):
-                (entries / entry.name).symlink_to(entry.resolve(), target_is_directory=True)
-            found = self._run(problems, folder, entries.parent, on_progress)
-            return found, tuple(sorted(entry.name for entry in entries.iterdir() if not entry.is_symlink()))
+            linked = link_cache(published, folder)
+            found = self._run(problems, folder, linked, on_progress)
+            entries = (linked / "cache").iterdir()
+            return found, tuple(sorted(entry.name for entry in entries if not entry.is_symlink()))
 
     def _run(self, problems: Sequence[Problem], folder: Path, cache_dir: Path, on_progress: OnProgress) -> Discovery:
         job, result, stderr = folder / "job.json", folder / "result.json", folder / "stderr"
         job.write_text(json.dumps({"problems": problems_json(problems)}))
         command = [sys.executable, "-m", "pipeline.deepgemm.worker", str(job), str(result)]
         with stderr.open("w") as errors:
-            environment = self._environment(folder, cache_dir)
+            environment = self.environment(folder, cache_dir)
             child = self.children.start(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=errors)
-            _relay(child, on_progress)
+            relay(child, on_progress)
             ended = self.children.wait(child)
         if ended.returncode != 0 or not result.exists():
             raise StageError(_explain(ended.returncode, stderr.read_text(errors="replace")))
         return Discovery.from_json(json.loads(result.read_text()))
 
-    def _environment(self, folder: Path, cache_dir: Path) -> dict[str, str]:
+    def environment(self, folder: Path, cache_dir: Path) -> dict[str, str]:
+        """For a child that runs deep_gemm over `cache_dir` with the stand-in, which is put into `folder`."""
         version, stand_in = folder / "nvcc_version", folder / "nvcc"
         version.write_text(self.toolkit.version_text)
         shutil.copy(STAND_IN, stand_in)
@@ -137,11 +149,20 @@ class Discoverer:
             **self.gpu.environment(),
             "VGPU_MEMORY_BYTES": str(VIRTUAL_MEMORY_BYTES),
             "CUDA_HOME": str(self.toolkit.cuda_home),
-            "PYTHONPATH": str(PROJECT_ROOT),
+            "PYTHONPATH": ":".join(filter(None, [str(PROJECT_ROOT), os.environ.get("PYTHONPATH")])),
             "DG_JIT_CACHE_DIR": str(cache_dir),
             "DG_JIT_NVCC_COMPILER": str(self.compiler or stand_in),
             "PREHEAT_NVCC_VERSION": str(version),
         }
+
+
+def link_cache(published: Path, folder: Path) -> Path:
+    """A cache directory under `folder` with a link to each published entry; what is missing is made beside them."""
+    entries = folder / "deep_gemm" / "cache"
+    entries.mkdir(parents=True)
+    for entry in sorted((published / "cache").glob("*")):
+        (entries / entry.name).symlink_to(entry.resolve(), target_is_directory=True)
+    return entries.parent
 
 
 def problems_json(problems: Sequence[Problem]) -> list[dict[str, Any]]:
@@ -149,7 +170,8 @@ def problems_json(problems: Sequence[Problem]) -> list[dict[str, Any]]:
     return [{"kernel": p.kernel.value, "n": p.n, "k": p.k, "groups": p.groups, "m": p.m.to_json()} for p in problems]
 
 
-def _relay(child: subprocess.Popen[str], on_progress: OnProgress) -> None:
+def relay(child: subprocess.Popen[str], on_progress: OnProgress) -> None:
+    """Pass on the progress lines that a worker prints, until it ends."""
     assert child.stdout is not None, "the worker was started with a pipe"
     with child.stdout as lines:
         for line in lines:

@@ -11,12 +11,11 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
-from pipeline.deepgemm.discovery import STAND_IN, Discovery, problems_json
+from pipeline.deepgemm.discovery import STAND_IN, Discovery, Gpu, problems_json
 from pipeline.deepgemm.store import tree_digest
 from pipeline.deepgemm.toolkit import Toolkit
 from pipeline.engine.errors import HostError
 from pipeline.engine.scratch import scratch_folder
-from pipeline.virtual_gpu.build import VirtualGpu
 from pipeline.workload.problems import Problem
 
 RESULT = "discovery.json"
@@ -47,13 +46,12 @@ def distribution_version(name: str) -> str | None:
         return None
 
 
-def discovery_digest(problems: Sequence[Problem], gpu: VirtualGpu, toolkit: Toolkit) -> str:
+def discovery_digest(problems: Sequence[Problem], gpu: Gpu, toolkit: Toolkit) -> str:
     """Everything that decides which keys a discovery finds, and the shared objects that found them."""
     worker = STAND_IN.with_name("worker.py")
     parts = (
         json.dumps(problems_json(problems)),
-        json.dumps(gpu.target.environment()),
-        gpu.folder.name,
+        json.dumps(gpu.environment(), sort_keys=True),
         toolkit.version_text,
         tree_digest(str(package_folder())),
         distribution_version("torch") or "",

@@ -7,6 +7,7 @@ group, H heads, S cached tokens, E routed experts, R routes of a token (top-k), 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -39,8 +40,12 @@ class Kernels(Protocol):
         """Divide each row by its root mean square, times the weight."""
         ...
 
-    def quantize_fp8(self, x_TK: Tensor, out_TK: Tensor, out_scale: Tensor) -> None:
-        """Scale each 1x128 block to the FP8 range; works on any leading dimensions."""
+    def quantize_fp8(self, x_TK: Tensor, out_TK: Tensor, out_scale: Tensor, *, group_rows: int | None = None) -> None:
+        """Scale each 1x128 block to the FP8 range.
+
+        How the scales lie in `out_scale` is the kernels' own affair; `group_rows` is the number of rows in one
+        expert's block when the rows are those of a masked problem.
+        """
         ...
 
     def gemm_fp8(self, x_TK: Quantized, w_NK: Quantized, out_TN: Tensor) -> None:
@@ -71,7 +76,9 @@ class Kernels(Protocol):
         """The R experts of each token with the largest sigmoid scores, and their normalised weights."""
         ...
 
-    def dispatch_contiguous(self, ids_TR: Tensor, alignment: int, out_group_M: Tensor, out_row_TR: Tensor) -> None:
+    def dispatch_contiguous(
+        self, ids_TR: Tensor, num_groups: int, alignment: int, out_group_M: Tensor, out_row_TR: Tensor
+    ) -> None:
         """Give every route a row so that each expert's rows begin at a multiple of `alignment`; unused rows: -1."""
         ...
 
@@ -79,10 +86,14 @@ class Kernels(Protocol):
         """Give every route a row inside its expert's block of `rows_per_group` rows, and count each block's rows."""
         ...
 
-    def scatter(self, x_TK: Tensor, row_TR: Tensor, out_MK: Tensor) -> None:
-        """out[row[t, r]] = x[t]; other rows are left alone."""
+    def scatter(self, x_TK: Quantized, row_TR: Tensor, out_MK: Quantized, *, group_rows: int | None = None) -> None:
+        """out[row[t, r]] = x[t], data and scales; other rows are left alone."""
         ...
 
     def combine(self, y_MD: Tensor, row_TR: Tensor, weights_TR: Tensor, out_TD: Tensor) -> None:
         """out[t] = sum over r of weights[t, r] * y[row[t, r]]."""
+        ...
+
+    def replay(self, run: Callable[[], object]) -> bool:
+        """Capture what `run` launches in a CUDA graph and replay it; False where there are no graphs."""
         ...

@@ -29,11 +29,11 @@ class DummyLayer:
     kernels: Kernels
 
     def run(self, tokens: int, seq_lens_B: Tensor) -> int:
-        """Fill every operand with random values and run the layer; returns how many GEMMs were launched.
+        """Run the layer over what `randomize` left; returns how many GEMMs were launched.
 
-        `tokens` is the batch times the tokens of one request, `seq_lens_B` the decode set's own.
+        `tokens` is the batch times the tokens of one request, `seq_lens_B` the decode set's own. Only launches: a CUDA
+        graph can capture it.
         """
-        self._randomize()
         hidden, normed = self._rows("hidden", tokens), self._rows("normed", tokens)
         self._norm(hidden, normed)
         launched = self._attention(normed, hidden, tokens, seq_lens_B)
@@ -88,11 +88,11 @@ class DummyLayer:
         token_x = self._rows("token.x", tokens), self._rows("token.x_scale", tokens)
         kernels.quantize_fp8(normed, *token_x)
         self._dispatch(ids, row)
-        for data, scattered in zip(token_x, self._operand(w13), strict=True):
-            kernels.scatter(data, row, scattered)
+        group_rows = self.plan.masked_rows
+        kernels.scatter(token_x, row, self._operand(w13), group_rows=group_rows)
         self._grouped(w13)
         kernels.silu_and_mul(self._slot(f"{w13.name}.out"), self._slot("activated"))
-        kernels.quantize_fp8(self._slot("activated"), *self._operand(w2))
+        kernels.quantize_fp8(self._slot("activated"), *self._operand(w2), group_rows=group_rows)
         self._grouped(w2)
         combined = self._rows("combined", tokens)
         kernels.combine(self._slot(f"{w2.name}.out"), row, weights, combined)
@@ -101,7 +101,8 @@ class DummyLayer:
 
     def _dispatch(self, ids: Tensor, row: Tensor) -> None:
         if self.plan.masked_rows is None:
-            self.kernels.dispatch_contiguous(ids, CONTIGUOUS_ALIGNMENT, self._slot("group_of_row"), row)
+            groups = self._expert_linears()[0].groups
+            self.kernels.dispatch_contiguous(ids, groups, CONTIGUOUS_ALIGNMENT, self._slot("group_of_row"), row)
         else:
             self.kernels.dispatch_masked(ids, self.plan.masked_rows, self._slot("masked_m"), row)
 
@@ -139,7 +140,7 @@ class DummyLayer:
     def _operand(self, linear: Linear) -> Quantized:
         return self._slot(f"{linear.name}.x"), self._slot(f"{linear.name}.x_scale")
 
-    def _randomize(self) -> None:
+    def randomize(self) -> None:
         """Random, never zero: a kernel may take a short cut on zeros, and a stand-in returns them."""
         for region in self.arena.layout.regions:
             if not region.spec.name.startswith(f"{self.plan.phase}."):

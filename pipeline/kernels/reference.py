@@ -117,7 +117,7 @@ class ReferenceKernels:
         out_TD.copy_(x * torch.rsqrt(x.square().mean(-1, keepdim=True) + RMS_EPSILON) * weight_D.float())
 
     @kernel
-    def quantize_fp8(self, x_TK: Tensor, out_TK: Tensor, out_scale: Tensor) -> None:
+    def quantize_fp8(self, x_TK: Tensor, out_TK: Tensor, out_scale: Tensor, *, group_rows: int | None = None) -> None:
         """See Kernels."""
         blocks = x_TK.float().unflatten(-1, (-1, SCALE_BLOCK))
         scale = blocks.abs().amax(-1).clamp(min=LEAST_BLOCK_MAX) / FP8_E4M3_MAX
@@ -176,9 +176,11 @@ class ReferenceKernels:
         out_weights_TR.copy_(top_TR / top_TR.sum(-1, keepdim=True))
 
     @kernel
-    def dispatch_contiguous(self, ids_TR: Tensor, alignment: int, out_group_M: Tensor, out_row_TR: Tensor) -> None:
+    def dispatch_contiguous(
+        self, ids_TR: Tensor, num_groups: int, alignment: int, out_group_M: Tensor, out_row_TR: Tensor
+    ) -> None:
         """See Kernels."""
-        counts = torch.bincount(ids_TR.flatten())
+        counts = torch.bincount(ids_TR.flatten(), minlength=num_groups)
         padded = (counts + alignment - 1) // alignment * alignment
         starts = padded.cumsum(0) - padded
         out_row_TR.copy_(_place_of_each(ids_TR) + starts[ids_TR])
@@ -192,12 +194,13 @@ class ReferenceKernels:
         out_masked_m_G.copy_(torch.bincount(ids_TR.flatten(), minlength=out_masked_m_G.shape[0]))
 
     @kernel
-    def scatter(self, x_TK: Tensor, row_TR: Tensor, out_MK: Tensor) -> None:
+    def scatter(self, x_TK: Quantized, row_TR: Tensor, out_MK: Quantized, *, group_rows: int | None = None) -> None:
         """See Kernels."""
-        # FP8 has no index_copy; its bytes do.
-        x, out = (t.view(torch.uint8) if t.element_size() == 1 else t for t in (x_TK, out_MK))
-        for route in range(row_TR.shape[1]):
-            out.index_copy_(0, row_TR[:, route], x)
+        for x, out in zip(x_TK, out_MK, strict=True):
+            # FP8 has no index_copy; its bytes do.
+            source, target = (t.view(torch.uint8) if t.element_size() == 1 else t for t in (x, out))
+            for route in range(row_TR.shape[1]):
+                target.index_copy_(0, row_TR[:, route], source)
 
     @kernel
     def combine(self, y_MD: Tensor, row_TR: Tensor, weights_TR: Tensor, out_TD: Tensor) -> None:
@@ -206,6 +209,10 @@ class ReferenceKernels:
         for route in range(row_TR.shape[1]):
             total += weights_TR[:, route : route + 1] * y_MD[row_TR[:, route]].float()
         out_TD.copy_(total)
+
+    def replay(self, run: Callable[[], object]) -> bool:
+        """There are no graphs on the CPU."""
+        return False
 
 
 def dequantize_rows(x_TK: Tensor, scale: Tensor) -> Tensor:

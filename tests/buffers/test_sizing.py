@@ -15,7 +15,7 @@ MASKED = Parallel(tp=2, attn_dp=2, moe_a2a_backend=A2A.deepep)
 def plan(parallel: Parallel, *, distinct: bool = False, **flags: Any) -> BufferPlan:
     flags = {"cuda_graph_max_bs": 8, **flags}
     workload = workload_of(tiny(), parallel, **flags)
-    return plan_buffers(workload, parallel, server(**flags), AdapterKind.decode_graph, distinct_expert_weights=distinct)
+    return plan_buffers(workload, parallel, server(**flags), AdapterKind.decode_graph, on_gpu=distinct)
 
 
 def shape_of(buffers: BufferPlan, name: str) -> tuple[int, ...]:
@@ -83,11 +83,11 @@ def test_kv_up_has_no_operands_because_decode_absorbs_it() -> None:
 @pytest.mark.parametrize("name", ["pp4", "dp8_ep8", "tp8", "tp16"])
 def test_the_layout_of_a_shipped_deployment_needs_no_memory_to_compute(name: str) -> None:
     workload = workload_of(deepseek(), layout(name))
-    buffers = plan_buffers(workload, layout(name), server(), AdapterKind.auto, distinct_expert_weights=False)
+    buffers = plan_buffers(workload, layout(name), server(), AdapterKind.auto, on_gpu=False)
     assert 0 < buffers.layout.arena_bytes < buffers.layout.sum_of_phase_bytes
 
 
 def test_both_kinds_of_layer_are_planned_whichever_stage_holds_them() -> None:
     workload = workload_of(deepseek(), layout("pp4"))
-    buffers = plan_buffers(workload, layout("pp4"), server(), AdapterKind.auto, distinct_expert_weights=False)
+    buffers = plan_buffers(workload, layout("pp4"), server(), AdapterKind.auto, on_gpu=False)
     assert [layer.has_experts for layer in buffers.layers] == [False, True]

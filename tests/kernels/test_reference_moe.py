@@ -62,7 +62,7 @@ def test_the_routes_are_the_experts_with_the_largest_sigmoid_scores() -> None:
 @QUICK
 def test_contiguous_rows_of_an_expert_stand_together_from_an_aligned_row(ids: Tensor) -> None:
     group, row = torch.full((256,), 9, dtype=torch.int32), torch.empty_like(ids)
-    KERNELS.dispatch_contiguous(ids, ALIGNMENT, group, row)
+    KERNELS.dispatch_contiguous(ids, int(ids.max()) + 1, ALIGNMENT, group, row)
     assert row.flatten().unique().numel() == ids.numel(), "no row is given twice"
     assert torch.equal(group[row].long(), ids)
     assert int((group >= 0).sum()) == ids.numel(), "an unused row belongs to no group"
@@ -88,7 +88,9 @@ def test_masked_rows_of_an_expert_fill_its_block_from_the_top(ids: Tensor) -> No
 def test_scatter_copies_each_token_to_its_rows_and_leaves_the_others(dtype: torch.dtype) -> None:
     x, row = torch.randn(2, 4).to(dtype), torch.tensor([[5, 0], [2, 3]])
     out = torch.full((6, 4), 7.0).to(dtype)
-    KERNELS.scatter(x, row, out)
+    scale, out_scale = torch.rand(2, 1), torch.zeros(6, 1)
+    KERNELS.scatter((x, scale), row, (out, out_scale))
+    assert out_scale.flatten().tolist() == [scale[0], 0, scale[1], scale[1], 0, scale[0]]
     values = x.float()
     expected = torch.stack([values[0], torch.full((4,), 7.0), values[1], values[1], torch.full((4,), 7.0), values[0]])
     assert torch.equal(out.float(), expected)
@@ -145,7 +147,7 @@ def plain_loop(experts: Experts) -> Tensor:
 def contiguous(experts: Experts) -> Tensor:
     rows = EXPERTS * ALIGNMENT
     group, row = torch.empty(rows, dtype=torch.int32), torch.empty_like(experts.ids)
-    KERNELS.dispatch_contiguous(experts.ids, ALIGNMENT, group, row)
+    KERNELS.dispatch_contiguous(experts.ids, EXPERTS, ALIGNMENT, group, row)
     return through(experts, rows, row, lambda x, w, out: KERNELS.grouped_gemm_contiguous(x, w, group, out))
 
 
@@ -165,8 +167,7 @@ def through(
 ) -> Tensor:
     """Scatter, both products with the activation between, combine; unused rows hold NaN."""
     x = torch.full((rows, HIDDEN), float("nan")).to(FP8), torch.full((rows, HIDDEN // 128), float("nan"))
-    for data, scattered in zip(quantized(experts.x), x, strict=True):
-        KERNELS.scatter(data, row, scattered)
+    KERNELS.scatter(quantized(experts.x), row, x)
     gate_up, activated = torch.full((rows, 2 * INNER), float("nan")), torch.empty(rows, INNER)
     product(x, experts.w13, gate_up)
     KERNELS.silu_and_mul(gate_up, activated)

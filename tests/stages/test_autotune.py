@@ -64,7 +64,8 @@ def test_the_forward_runs_every_kind_of_layer_at_the_aligned_batch() -> None:
     _, result, forward = tuned(**DEEP_GEMM)
     # Dense: three of attention and two; experts: three, two shared and two routed.
     assert (forward.num_gemms, forward.batch) == (5 + 7, 8)
-    assert result.figures == {"ops": [], "tactics": 0, "reused": 0, "forward_gemms": 12, "forward_batch": 8}
+    expected = {"ops": [], "tactics": 0, "reused": 0, "forward_gemms": 12, "forward_batch": 8}
+    assert result.figures == expected | {"graphs_replayed": None}
 
 
 @pytest.mark.parametrize("kind", [AdapterKind.decode_graph, AdapterKind.eager], ids=lambda kind: kind.name)

@@ -1,0 +1,147 @@
+"""What only the target GPU itself can show: that every cubin loads, and that every kernel computes the right thing."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pipeline.deepgemm.discovery import Discoverer, Discovery, OnProgress, link_cache, relay
+from pipeline.engine.errors import StageError
+from pipeline.engine.scratch import scratch_folder
+from pipeline.virtual_gpu.targets import Target
+from pipeline.workload.problems import Problem
+
+# bf16 output rounds to 2^-9 of each value and the tensor cores accumulate FP8 products in less than fp32.
+MAX_RELATIVE_ERROR = 5e-3
+SEED = 20251129
+STDERR_LINES_SHOWN = 15
+
+
+@dataclass(frozen=True, slots=True)
+class RealGpu:
+    """The GPU of this machine, for a worker that must not be put on the virtual one."""
+
+    target: Target
+    stub: Path | None = None
+    """A loadable cubin that does nothing, which the stand-in hands out instead of text."""
+
+    def environment(self) -> dict[str, str]:
+        """Nothing but the stub: the machine's own runtime and driver answer."""
+        return {"PREHEAT_STUB_CUBIN": str(self.stub)} if self.stub else {}
+
+
+def on_real_gpu(discoverer: Discoverer, stub: Path | None = None) -> Discoverer:
+    """The same discoverer on this machine's GPU."""
+    return replace(discoverer, gpu=RealGpu(discoverer.gpu.target, stub))
+
+
+def discover_on_real_gpu(discoverer: Discoverer, problems: Sequence[Problem], on_progress: OnProgress) -> set[str]:
+    """The keys that the same M need on the real GPU; every kernel is a stub that does nothing."""
+    with scratch_folder(discoverer.scratch_dir, "real-") as folder:
+        stub, source = folder / "stub.cubin", folder / "stub.cu"
+        source.write_text('extern "C" __global__ void stub() {}\n')
+        arch = f"sm_{discoverer.gpu.target.sm}a"
+        command = [str(discoverer.toolkit.nvcc), str(source), "-cubin", "-o", str(stub), f"--gpu-architecture={arch}"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode != 0:
+            raise StageError(f"nvcc could not compile an empty kernel for {arch}: {done.stderr}")
+        on_real_gpu(discoverer, stub).record(problems, folder / "deep_gemm", on_progress)
+        return {entry.name for entry in (folder / "deep_gemm" / "cache").iterdir()}
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What the GPU said: cubins loaded, keys executed, the largest relative error, and everything wrong."""
+
+    num_loaded: int
+    num_executed: int
+    max_relative_error: float | None
+    faults: tuple[str, ...]
+
+
+def gpu_mismatch(target: Target) -> str | None:
+    """Why hardware checks cannot run here, or None when the GPU of this machine is the target's like.
+
+    Asked in a child process, so that the caller never makes a CUDA context.
+    """
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return "no CUDA driver on this machine"
+    code = (
+        "import json, torch\n"
+        "if torch.cuda.is_available():\n"
+        "    p = torch.cuda.get_device_properties(0)\n"
+        "    print(json.dumps([p.name, f'{p.major}.{p.minor}', p.multi_processor_count]))\n"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip()
+    if not said:
+        return "no CUDA GPU on this machine"
+    name, capability, num_sms = json.loads(said.splitlines()[-1])
+    if (capability, num_sms) == (target.compute_capability, target.num_sms):
+        return None
+    wanted = f"compute capability {target.compute_capability} with {target.num_sms} SMs"
+    return f"this machine has {name} (compute capability {capability}, {num_sms} SMs), the target has {wanted}"
+
+
+def representative_cases(problems: Sequence[Problem], discovery: Discovery) -> list[dict[str, Any]]:
+    """One launch for each kernel key: the first (problem, M) that needs it, with the keys it brings."""
+    covered: set[str] = set()
+    cases: list[dict[str, Any]] = []
+    for problem, kernels in zip(problems, discovery.problems, strict=True):
+        for first, _, keys in kernels.runs:
+            if new := [key for key in keys if key not in covered]:
+                covered.update(keys)
+                shape = {"kernel": problem.kernel.value, "n": problem.n, "k": problem.k, "groups": problem.groups}
+                cases.append({**shape, "m": first, "keys": new})
+    return cases
+
+
+def check_on_gpu(
+    discoverer: Discoverer, problems: Sequence[Problem], discovery: Discovery, warm_cache: Path, on_progress: OnProgress
+) -> Checked:
+    """Load and execute what is published; faults are what does not load, does not run or is not right."""
+    cases = representative_cases(problems, discovery)
+    cubins = [str(path) for path in sorted((warm_cache / "cache").glob("*/kernel.cubin"))]
+    with scratch_folder(discoverer.scratch_dir, "numerics-") as folder:
+        linked = link_cache(warm_cache, folder)
+        job, result, stderr = folder / "job.json", folder / "result.json", folder / "stderr"
+        job.write_text(json.dumps({"cubins": cubins, "cases": cases, "seed": SEED}))
+        environment = on_real_gpu(discoverer).environment(folder, linked)
+        command = [sys.executable, "-m", "pipeline.deepgemm.numerics", str(job), str(result)]
+        with stderr.open("w") as errors:
+            child = discoverer.children.start(
+                command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=errors
+            )
+            relay(child, on_progress)
+            ended = discoverer.children.wait(child)
+        if not result.exists():
+            said = "\n".join(stderr.read_text(errors="replace").splitlines()[-STDERR_LINES_SHOWN:])
+            raise StageError(f"the hardware check ended with code {ended.returncode}:\n{said}")
+        return _judged(json.loads(result.read_text()), len(cubins))
+
+
+def _judged(outcome: dict[str, Any], num_cubins: int) -> Checked:
+    faults = [f"{path}: {said}" for path, said in outcome["load_errors"].items()]
+    errors: list[float] = []
+    num_executed = 0
+    for case in outcome["cases"]:
+        names = ", ".join(case["keys"])
+        if case["error"] is None:
+            faults.append(f"{names}: did not run: {case['message']}")
+            continue
+        errors.append(case["error"])
+        num_executed += len(case["keys"])
+        # A NaN is no small error: it compares false with everything.
+        if not case["error"] <= MAX_RELATIVE_ERROR:
+            faults.append(
+                f"{names}: relative error {case['error']:.2e} against fp32, at most {MAX_RELATIVE_ERROR} is right"
+            )
+    worst = max(errors, default=None)
+    return Checked(num_cubins - len(outcome["load_errors"]), num_executed, worst, tuple(faults))

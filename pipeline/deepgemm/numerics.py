@@ -1,0 +1,139 @@
+"""Runs in a child process on the real GPU: load every cubin, and run each kernel key once against an fp32 reference.
+
+    python -m pipeline.deepgemm.numerics JOB.json RESULT.json
+
+The child has no compiler within reach: what the cache lacks fails by name. A kernel that faults takes this process
+with it and not the run.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+SCALE_BLOCK = 128
+FP8_E4M3_MAX = 448.0  # largest finite float8_e4m3fn
+LEAST_BLOCK_MAX = 1e-4
+
+
+def main(job_path: str, result_path: str) -> None:
+    """Write what each cubin's load and each case's comparison gave."""
+    job = json.loads(Path(job_path).read_text())
+    torch.manual_seed(job["seed"])
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.zeros(1, device="cuda")
+    loads = {path: load_error(path) for path in job["cubins"]}
+    cases: list[dict[str, Any]] = []
+    for done, case in enumerate(job["cases"]):
+        cases.append(compare(case))
+        print(json.dumps({"launched": done + 1, "total": len(job["cases"])}), flush=True)
+    Path(result_path).write_text(json.dumps({"load_errors": {k: v for k, v in loads.items() if v}, "cases": cases}))
+
+
+def load_error(path: str) -> str | None:
+    """What the driver says against this cubin, or None when it loads and holds one kernel."""
+    driver = ctypes.CDLL("libcuda.so.1")
+    library, count = ctypes.c_void_p(), ctypes.c_uint()
+    code = driver.cuLibraryLoadFromFile(ctypes.byref(library), path.encode(), None, None, 0, None, None, 0)
+    if code != 0:
+        return f"the driver refuses it (CUresult {code})"
+    driver.cuLibraryGetKernelCount(ctypes.byref(count), library)
+    driver.cuLibraryUnload(library)
+    return None if count.value == 1 else f"holds {count.value} kernels"
+
+
+def compare(case: dict[str, Any]) -> dict[str, Any]:
+    """Relative error (Frobenius) of one launch at one M."""
+    run = {
+        "GEMM_NT_F8F8BF16": dense,
+        "GROUPED_GEMM_NT_F8F8BF16_MASKED": masked,
+        "GROUPED_GEMM_NT_F8F8BF16_CONTIG": contiguous,
+    }[case["kernel"]]
+    try:
+        out, expected = run(case["n"], case["k"], case["groups"], case["m"])
+        torch.cuda.synchronize()
+    except RuntimeError as error:
+        return {"keys": case["keys"], "error": None, "message": str(error).splitlines()[0]}
+    difference = (out.float() - expected).norm() / expected.norm()
+    return {"keys": case["keys"], "error": float(difference), "message": None}
+
+
+def dense(n: int, k: int, groups: int, m: int) -> tuple[Tensor, Tensor]:
+    """(result, reference) of one dense launch."""
+    import deep_gemm
+
+    x, w = activation(m, k), weight(n, k)
+    out_MN = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
+    deep_gemm.fp8_gemm_nt(x, w, out_MN)
+    return out_MN, rows_of(*x) @ blocks_of(*w).T
+
+
+def masked(n: int, k: int, groups: int, m: int) -> tuple[Tensor, Tensor]:
+    """The same with `m` rows in each group's block."""
+    import deep_gemm
+
+    rows = -(-m // SCALE_BLOCK) * SCALE_BLOCK
+    x, w = stacked(groups, lambda: activation(rows, k)), stacked(groups, lambda: weight(n, k))
+    out_GMN = torch.empty(groups, rows, n, device="cuda", dtype=torch.bfloat16)
+    masked_m_G = torch.full((groups,), m, device="cuda", dtype=torch.int32)
+    deep_gemm.fp8_m_grouped_gemm_nt_masked(x, w, out_GMN, masked_m_G, m)
+    expected = [rows_of(x[0][g, :m], x[1][g, :m]) @ blocks_of(w[0][g], w[1][g]).T for g in range(groups)]
+    return out_GMN[:, :m], torch.stack(expected)
+
+
+def contiguous(n: int, k: int, groups: int, m: int) -> tuple[Tensor, Tensor]:
+    """The same with aligned runs of rows, each run of one group."""
+    import deep_gemm
+
+    x, w = activation(m, k), stacked(groups, lambda: weight(n, k))
+    aligned = deep_gemm.get_mk_alignment_for_contiguous_layout()
+    group_M = (torch.arange(m, device="cuda") // aligned % groups).to(torch.int32)
+    out_MN = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
+    deep_gemm.m_grouped_fp8_gemm_nt_contiguous(x, w, out_MN, group_M)
+    rows, expected = rows_of(*x), torch.empty(m, n, device="cuda")
+    for group in range(min(groups, m // aligned)):
+        chosen = group_M == group
+        expected[chosen] = rows[chosen] @ blocks_of(w[0][group], w[1][group]).T
+    return out_MN, expected
+
+
+def activation(m: int, k: int) -> tuple[Tensor, Tensor]:
+    """Random rows in FP8 with one scale for each 1x128."""
+    blocks = torch.randn(m, k // SCALE_BLOCK, SCALE_BLOCK, device="cuda")
+    scale = blocks.abs().amax(-1).clamp(min=LEAST_BLOCK_MAX) / FP8_E4M3_MAX
+    return (blocks / scale.unsqueeze(-1)).view(m, k).to(torch.float8_e4m3fn), scale
+
+
+def weight(n: int, k: int) -> tuple[Tensor, Tensor]:
+    """A random weight in FP8 with one scale for each 128x128; the last block of N may be cut."""
+    scale_rows = -(-n // SCALE_BLOCK)
+    blocks = torch.randn(scale_rows, SCALE_BLOCK, k // SCALE_BLOCK, SCALE_BLOCK, device="cuda")
+    scale = blocks.abs().amax(dim=(1, 3)) / FP8_E4M3_MAX
+    data = (blocks / scale[:, None, :, None]).view(scale_rows * SCALE_BLOCK, k)[:n]
+    return data.to(torch.float8_e4m3fn), scale
+
+
+def stacked(number: int, make: Any) -> tuple[Tensor, Tensor]:
+    """One (data, scale) for each group, made one at a time: fp32 for all of them would not fit."""
+    made = [make() for _ in range(number)]
+    return torch.stack([data for data, _ in made]), torch.stack([scale for _, scale in made])
+
+
+def rows_of(data: Tensor, scale: Tensor) -> Tensor:
+    """fp32 values of an activation."""
+    return (data.float().unflatten(-1, (-1, SCALE_BLOCK)) * scale.unsqueeze(-1)).flatten(-2)
+
+
+def blocks_of(data: Tensor, scale: Tensor) -> Tensor:
+    """fp32 values of a weight."""
+    return rows_of(data, scale.repeat_interleave(SCALE_BLOCK, dim=0)[: data.shape[0]])
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

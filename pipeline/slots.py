@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pipeline.buffers.adapters import DecodeBuffers
     from pipeline.buffers.arena import Arena
     from pipeline.deepgemm.discovery import Discoverer, Discovery
+    from pipeline.deepgemm.farm import Source
     from pipeline.deepgemm.toolkit import Toolkit
     from pipeline.kernels import Kernels
 
@@ -58,6 +59,8 @@ class Baked:
     discoverer: Discoverer
     discovery: Discovery | None
     """None when nothing was baked in this run (mode=verify)."""
+    sources: list[Source]
+    """The kernels' sources with their compiler arguments; empty when nothing was baked."""
 
 
 @dataclass(frozen=True, slots=True)

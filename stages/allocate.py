@@ -31,7 +31,6 @@ class Allocate(Stage):
         figures = {
             "arena_bytes": layout.arena_bytes,
             "sum_of_stage_bytes": layout.sum_of_phase_bytes,
-            "not_in_arena": [],
         }
         shared = 1 - layout.arena_bytes / max(1, layout.sum_of_phase_bytes)
         summary = f"one arena of {layout.arena_bytes / 2**20:.1f} MiB, {100 * shared:.0f} % less than apart"

@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline.deepgemm.classic_keys import Compiler, compiler_of, include_folder, is_classic, relocate
+from pipeline.deepgemm.farm import Source
 from pipeline.deepgemm.memo import distribution_version, package_folder
 from pipeline.deepgemm.store import tree_digest
 from pipeline.engine.context import View
+from pipeline.engine.errors import StageError
 from pipeline.engine.report import to_json, write_atomically
 from pipeline.engine.stage import Resource, Result, Skipped, Stage
 from pipeline.recipe import Mode, Recipe
@@ -26,6 +29,12 @@ SERVER_VARIABLES = {"sglang": ("SGLANG_DG_CACHE_DIR",), "vllm": ("DG_JIT_CACHE_D
 class Export(Stage):
     """Every file by rename; an existing output stays valid at every moment."""
 
+    relocate_to: str | None = None
+    """Where deep_gemm will be installed on the serving machine (the package or its include folder); None means here.
+
+    Only the classic JIT (0.1.x) needs it: its keys hold the include path.
+    """
+
     reads = (RECIPE, RECIPE_YAML, WORKLOAD, BAKED, PROOF)
     writes = ()
     resource = Resource.CORES
@@ -36,12 +45,34 @@ class Export(Stage):
         if recipe.mode is Mode.verify:
             return Skipped("mode=verify writes nothing but the report")
         folder = Path(recipe.output.dir).absolute()
+        moved = self._relocate(ctx) if self.relocate_to else {}
         write_atomically(folder / "env.sh", env_script(recipe))
         write_atomically(folder / "recipe.yaml", ctx[RECIPE_YAML])
         keys = ctx[PROOF].keys_of_problem if ctx[WORKLOAD].problems else {}
         contents = manifest(recipe, baked, folder, ctx[WORKLOAD].problems, keys)
+        if moved:
+            contents["enters_the_key"]["relocated_to"] = str(include_folder(Path(self.relocate_to or "")))
         write_atomically(folder / "manifest.json", to_json(contents))
-        return Result(f"{len(contents['files'])} files in {folder}; source {folder}/env.sh before the server")
+        note = f", {len(moved)} kernels renamed for {self.relocate_to}" if moved else ""
+        return Result(f"{len(contents['files'])} files in {folder}; source {folder}/env.sh before the server{note}")
+
+    def _relocate(self, ctx: View) -> dict[str, str]:
+        """Old key to new; StageError when the keys hold no path, or are not what this recipe's compiler gives."""
+        baked, target = ctx[BAKED], include_folder(Path(self.relocate_to or ""))
+        compiler = relocation(baked.sources, baked.toolkit.release)
+        if compiler is None:
+            raise StageError(
+                f"export.relocate_to={self.relocate_to}: this DeepGEMM leaves paths out of its keys, so nothing needs "
+                "to be renamed; remove the option"
+            )
+        return relocate(baked.warm_cache, compiler, target)
+
+
+def relocation(sources: list[Source], release: tuple[int, int]) -> Compiler | None:
+    """The compiler record of a classic cache, None where keys hold no path."""
+    if not sources or not all(is_classic(source.key) for source in sources):
+        return None
+    return compiler_of(sources[0].arguments, release)
 
 
 def env_script(recipe: Recipe) -> str:

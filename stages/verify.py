@@ -21,6 +21,7 @@ from pipeline.slots import (
     BATCH,
     EVENTS,
     FORWARD,
+    KERNELS,
     PROOF,
     RECIPE,
     RESERVED,
@@ -50,7 +51,7 @@ class Verify(Stage):
     discover_on: DiscoverOn = DiscoverOn.virtual
     """real: discovery on this machine's GPU too, and its keys must be the virtual GPU's."""
 
-    reads = (RECIPE, EVENTS, ALLOCATED, WORKLOAD, BAKED, RESERVED, BATCH, FORWARD)
+    reads = (RECIPE, EVENTS, KERNELS, ALLOCATED, WORKLOAD, BAKED, RESERVED, BATCH, FORWARD)
     writes = (PROOF,)
     resource = Resource.DEVICE
     section = "verify"
@@ -83,6 +84,7 @@ class Verify(Stage):
             faults += cubin_faults
         faults += buffer_faults(ctx[RESERVED], ctx[FORWARD], ctx[BATCH].multiple, figures)
         after = {name: count for name, count in ctx[ALLOCATED].items() if name in WITHOUT_ALLOCATION}
+        figures["buffers.not_in_arena"] = dict(ctx[KERNELS].workspaces)
         figures["buffers.allocations_after"] = sum(count or 0 for count in after.values())
         faults += [f"stage {name} allocated {count} bytes after `allocate`" for name, count in after.items() if count]
         if faults:

@@ -23,6 +23,7 @@ class Kernels(Protocol):
     """What a dummy forward launches."""
 
     name: str
+    workspaces: dict[str, int]
 
     def free_bytes(self) -> int:
         """Memory that one allocation could take."""

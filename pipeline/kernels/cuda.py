@@ -28,14 +28,15 @@ WORKING_PAIRS = (
 
 @dataclass(slots=True)
 class CudaMeter:
-    """The bytes that torch's allocator handed out since the start, ever growing."""
+    """The bytes that torch's allocator handed out since this meter was made, library workspaces excepted."""
 
+    kernels: CudaKernels
     start_bytes: int
 
     @property
     def allocated_bytes(self) -> int | None:
-        """Bytes handed out since this meter was made."""
-        return allocated_ever() - self.start_bytes
+        """Bytes so far; the allocator counts for ever, so a freed temporary shows as well."""
+        return self.kernels.allocated_by_stages() - self.start_bytes
 
 
 @dataclass(slots=True)
@@ -43,8 +44,22 @@ class CudaKernels:
     """The protocol of pipeline.kernels on the current CUDA device."""
 
     name: str = "cuda"
+    workspaces: dict[str, int] = field(default_factory=dict[str, int])
+    """Bytes that a library takes for itself and for which its API takes no buffer, by library."""
     deep_gemm: Any = field(default_factory=lambda: imported("deep_gemm"))
     norm: Any = field(default_factory=lambda: imported("flashinfer.norm"))
+
+    def allocated_by_stages(self) -> int:
+        """Bytes ever handed out, without the libraries' workspaces."""
+        return allocated_ever() - sum(self.workspaces.values())
+
+    @contextlib.contextmanager
+    def workspace_of(self, library: str) -> Generator[None]:
+        """What is allocated inside is the library's own: made once, kept, and listed by name and size."""
+        before = allocated_ever()
+        yield
+        if (taken := allocated_ever() - before) > 0:
+            self.workspaces[library] = self.workspaces.get(library, 0) + taken
 
     def free_bytes(self) -> int:
         """Device memory that is free now."""
@@ -64,7 +79,7 @@ class CudaKernels:
     @contextlib.contextmanager
     def meter(self) -> Generator[CudaMeter]:
         """Count what torch's allocator hands out."""
-        yield CudaMeter(allocated_ever())
+        yield CudaMeter(self, self.allocated_by_stages())
 
     def rms_norm(self, x_TD: Tensor, weight_D: Tensor, out_TD: Tensor) -> None:
         """See Kernels."""
@@ -78,7 +93,8 @@ class CudaKernels:
 
     def gemm_fp8(self, x_TK: Quantized, w_NK: Quantized, out_TN: Tensor) -> None:
         """See Kernels."""
-        self.deep_gemm.fp8_gemm_nt((x_TK[0], mn_major(x_TK[1])), w_NK, out_TN)
+        with self.workspace_of("DeepGEMM: its cuBLASLt workspace, at the first GEMM"):
+            self.deep_gemm.fp8_gemm_nt((x_TK[0], mn_major(x_TK[1])), w_NK, out_TN)
 
     def grouped_gemm_masked(
         self, x_GMK: Quantized, w_GNK: Quantized, masked_m_G: Tensor, expected_m: int, out_GMN: Tensor
@@ -155,7 +171,7 @@ class CudaKernels:
         """Capture and replay once, over the same buffers."""
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
-        with torch.cuda.graph(graph):
+        with self.workspace_of("torch: random generator state of each CUDA graph"), torch.cuda.graph(graph):
             run()
         graph.replay()
         torch.cuda.synchronize()

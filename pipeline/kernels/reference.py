@@ -70,6 +70,8 @@ class ReferenceKernels:
     """The protocol of pipeline.kernels on the CPU."""
 
     name: str = "reference"
+    workspaces: dict[str, int] = field(default_factory=dict[str, int])
+    """No library here takes memory of its own."""
     _here: threading.local = field(default_factory=threading.local)
     """The meter of the stage that this thread runs; stages run in threads side by side."""
 

@@ -145,7 +145,7 @@ def run_stages(
     recipe: Recipe, recipe_yaml: str, graph: Any, stages: Mapping[str, Stage], folder: Path
 ) -> list[Outcome]:
     """Run the graph with everything that listens to it."""
-    kernels, children, allocated = load_kernels(recipe), Children(), dict[str, int | None]()
+    kernels, children, allocated = load_kernels(recipe.device.kind, folder), Children(), dict[str, int | None]()
 
     def note_allocations(event: Event) -> None:
         if event.kind is Kind.FINISHED:
@@ -170,14 +170,16 @@ def run_stages(
         timeline.write(folder / "timeline.json")
 
 
-def load_kernels(recipe: Recipe) -> Kernels:
-    """The kernels of the recipe's device; imported here, because a plan needs neither torch nor a GPU."""
-    if recipe.device.kind is DeviceKind.cuda:
-        # DeepGEMM reads this at its first kernel: the forward runs over what this recipe bakes.
-        os.environ["DG_JIT_CACHE_DIR"] = str(Path(recipe.output.dir).absolute() / "deep_gemm")
+def load_kernels(kind: DeviceKind, folder: Path) -> Kernels:
+    """The kernels of a device; imported here, because a plan needs neither torch nor a GPU."""
+    if kind is DeviceKind.cuda:
+        # DeepGEMM reads this at its first kernel. The baked cache is linked into it, so the forward runs over what
+        # this recipe publishes and can add nothing to it.
+        cache_dir = (folder / "deep_gemm").absolute()
+        os.environ["DG_JIT_CACHE_DIR"] = str(cache_dir)
         from pipeline.kernels.cuda import CudaKernels
 
-        return CudaKernels()
+        return CudaKernels(cache_dir)
     from pipeline.kernels.reference import ReferenceKernels
 
     return ReferenceKernels()

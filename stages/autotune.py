@@ -12,6 +12,7 @@ from pipeline.engine.events import Reporter
 from pipeline.engine.stage import Resource, Result, Skipped, Stage
 from pipeline.recipe import Recipe
 from pipeline.slots import (
+    BAKED,
     BATCH,
     BUFFER_PLAN,
     DECODE_BUFFERS,
@@ -31,10 +32,11 @@ class Autotune(Stage):
     """One layer of each distinct kind that any rank holds, at the aligned batch."""
 
     reads = (RECIPE, EVENTS, KERNELS, WORKLOAD, BUFFER_PLAN, RESERVED, DECODE_BUFFERS, BATCH)
+    may_read = (BAKED,)
     writes = (FORWARD,)
     resource = Resource.DEVICE
     section = "autotune"
-    figures = ("ops", "tactics", "reused", "forward_gemms", "forward_batch", "graphs_replayed")
+    figures = ("ops", "tactics", "reused", "forward_gemms", "forward_batch", "graphs_replayed", "forward_compiled")
 
     def run(self, ctx: View) -> Result | Skipped:
         """The forward always runs; with nothing to tune the stage is Skipped with the reason."""
@@ -44,6 +46,8 @@ class Autotune(Stage):
         view = ctx[DECODE_BUFFERS].view(batch)
         tokens = batch * plan.size.tokens_per_request
         progress = Reporter(ctx[EVENTS], "autotune")
+        if (baked := ctx.get(BAKED)) is not None:
+            ctx[KERNELS].use_cache(baked.warm_cache)
         arena, num_gemms, replayed = ctx[RESERVED].arena, 0, 0
         for done, layer in enumerate(plan.layers):
             progress("layers", done, len(plan.layers))
@@ -64,6 +68,7 @@ class Autotune(Stage):
             "forward_batch": batch,
         }
         figures["graphs_replayed"] = replayed or None
+        figures["forward_compiled"] = ctx[KERNELS].num_compiled()
         return Skipped(nothing_tuned(ctx[RECIPE], ctx[KERNELS].name), figures)
 
 

@@ -7,7 +7,9 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,6 +17,7 @@ from typing import Any, Protocol
 from pipeline.deepgemm.toolkit import Toolkit
 from pipeline.engine.children import Children
 from pipeline.engine.errors import StageError
+from pipeline.engine.host import num_cores
 from pipeline.engine.scratch import scratch_folder
 from pipeline.virtual_gpu.targets import Target
 from pipeline.workload.problems import Problem
@@ -25,6 +28,8 @@ STAND_IN = Path(__file__).with_name("nvcc_stand_in")
 VIRTUAL_MEMORY_BYTES = 1 << 44
 STDERR_LINES_SHOWN = 15
 SCRATCH_PREFIX = "discovery-"
+MIN_M_PER_SHARD = 32768
+MAX_SHARDS = 8
 
 OnProgress = Callable[[int, int], None]
 
@@ -123,6 +128,35 @@ class Discoverer:
             return found, tuple(sorted(entry.name for entry in entries if not entry.is_symlink()))
 
     def _run(self, problems: Sequence[Problem], folder: Path, cache_dir: Path, on_progress: OnProgress) -> Discovery:
+        started_s = time.monotonic()
+        shards = split_evenly(problems, num_shards(problems, num_cores()))
+        total, launched = sum(len(problem.m) for problem in problems), dict[int, int]()
+
+        def run(number: int) -> Discovery:
+            def progress(done: int, _: int) -> None:
+                launched[number] = done
+                on_progress(min(sum(launched.values()), total), total)
+
+            place = folder / f"shard-{number}"
+            place.mkdir()
+            return self._run_shard([problems[index] for index in shards[number]], place, cache_dir, progress)
+
+        with ThreadPoolExecutor(len(shards), thread_name_prefix="discovery") as pool:
+            found = list(pool.map(run, range(len(shards))))
+        kernels_of = {
+            index: kernels
+            for shard, part in zip(shards, found, strict=True)
+            for index, kernels in zip(shard, part.problems, strict=True)
+        }
+        return Discovery(
+            problems=tuple(kernels_of[index] for index in range(len(problems))),
+            seconds=time.monotonic() - started_s,
+            peak_bytes=max(part.peak_bytes for part in found),
+        )
+
+    def _run_shard(
+        self, problems: Sequence[Problem], folder: Path, cache_dir: Path, on_progress: OnProgress
+    ) -> Discovery:
         job, result, stderr = folder / "job.json", folder / "result.json", folder / "stderr"
         job.write_text(json.dumps({"problems": problems_json(problems)}))
         command = [sys.executable, "-m", "pipeline.deepgemm.worker", str(job), str(result)]
@@ -154,6 +188,23 @@ class Discoverer:
             "DG_JIT_NVCC_COMPILER": str(self.compiler or stand_in),
             "PREHEAT_NVCC_VERSION": str(version),
         }
+
+
+def num_shards(problems: Sequence[Problem], cores: int) -> int:
+    """How many workers launch side by side: one starts in about as long as it launches MIN_M_PER_SHARD."""
+    total = sum(len(problem.m) for problem in problems)
+    return max(1, min(cores, MAX_SHARDS, len(problems), total // MIN_M_PER_SHARD))
+
+
+def split_evenly(problems: Sequence[Problem], number: int) -> list[list[int]]:
+    """Indices of the problems in `number` lists of about equal M counts, the largest problems first."""
+    shards: list[list[int]] = [[] for _ in range(number)]
+    load = [0] * number
+    for index in sorted(range(len(problems)), key=lambda index: -len(problems[index].m)):
+        least = load.index(min(load))
+        shards[least].append(index)
+        load[least] += len(problems[index].m)
+    return shards
 
 
 def link_cache(published: Path, folder: Path) -> Path:

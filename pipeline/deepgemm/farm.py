@@ -145,5 +145,7 @@ def relocated(arguments: Sequence[str], folder: Path) -> list[str]:
 
 
 def default_workers() -> int:
-    """As many compilers as this process's cores and the free memory allow, at least one."""
-    return max(1, min(num_cores(), available_bytes() // BYTES_PER_COMPILER))
+    """Half as many compilers again as there are cores (kernels take equally long, so fewer would end in a wave that
+    leaves cores idle), as far as the free memory allows; at least one.
+    """
+    return max(1, min(num_cores() * 3 // 2, available_bytes() // BYTES_PER_COMPILER))

@@ -68,6 +68,12 @@ class View:
             raise SlotError(f"stage {self._stage!r} reads {slot.name!r} without declaring it; add it to `reads`")
         return self._context.read(slot)
 
+    def get(self, slot: Slot[T]) -> T | None:
+        """The slot's value, None while it is empty."""
+        if slot.name not in self._reads:
+            raise SlotError(f"stage {self._stage!r} reads {slot.name!r} without declaring it; add it to `may_read`")
+        return self._context.read(slot) if self._context.holds(slot) else None
+
     def __setitem__(self, slot: Slot[T], value: T) -> None:
         if slot.name not in self._writes:
             raise SlotError(f"stage {self._stage!r} writes {slot.name!r} without declaring it; add it to `writes`")

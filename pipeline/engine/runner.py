@@ -121,7 +121,7 @@ def _run_one(name: str, stage: Stage, context: Context, services: Services) -> O
     outcome = Outcome(name, Status.OK)
     try:
         with services.meter() as measured:
-            result = stage.run(context.scoped(name, reads=stage.reads, writes=stage.writes))
+            result = stage.run(context.scoped(name, reads=(*stage.reads, *stage.may_read), writes=stage.writes))
         outcome.allocated_bytes = measured.allocated_bytes
         outcome.figures = result.figures
         outcome.reason = result.reason if isinstance(result, Skipped) else result.summary

@@ -41,6 +41,8 @@ class Stage(ABC):
     """Subclasses are dataclasses; every field is an option of the stage in the recipe."""
 
     reads: ClassVar[tuple[Slot[Any], ...]] = ()
+    may_read: ClassVar[tuple[Slot[Any], ...]] = ()
+    """Slots that the stage uses with `ctx.get` where an ancestor wrote them, and does without elsewhere."""
     writes: ClassVar[tuple[Slot[Any], ...]] = ()
     resource: ClassVar[Resource] = Resource.CORES
     section: ClassVar[str | None] = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Protocol
 
 from torch import Tensor
@@ -31,6 +32,14 @@ class Kernels(Protocol):
 
     def allocate(self, num_bytes: int) -> Tensor:
         """The arena's memory [num_bytes] uint8; HostError when it cannot be had."""
+        ...
+
+    def use_cache(self, warm_cache: Path) -> None:
+        """Take kernels from this published cache; it is never written to."""
+        ...
+
+    def num_compiled(self) -> int | None:
+        """Kernels that the published cache lacked and that were compiled here; None where nothing compiles."""
         ...
 
     def meter(self) -> AbstractContextManager[Measured]:

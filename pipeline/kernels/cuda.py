@@ -6,6 +6,7 @@ import contextlib
 import importlib
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -43,6 +44,8 @@ class CudaMeter:
 class CudaKernels:
     """The protocol of pipeline.kernels on the current CUDA device."""
 
+    cache_dir: Path
+    """DG_JIT_CACHE_DIR of this process."""
     name: str = "cuda"
     workspaces: dict[str, int] = field(default_factory=dict[str, int])
     """Bytes that a library takes for itself and for which its API takes no buffer, by library."""
@@ -75,6 +78,18 @@ class CudaKernels:
                 f"out of memory: the arena needs {num_bytes} bytes, {free} of {total} are free; is the GPU shared? "
                 "lower server.cuda_graph_max_bs or free the GPU"
             ) from error
+
+    def use_cache(self, warm_cache: Path) -> None:
+        """Link every published entry into this process's own cache directory, where what is missing is compiled."""
+        for entry in sorted((warm_cache / "cache").glob("*")):
+            link = self.cache_dir / "cache" / entry.name
+            link.parent.mkdir(parents=True, exist_ok=True)
+            if not link.is_symlink():
+                link.symlink_to(entry.resolve(), target_is_directory=True)
+
+    def num_compiled(self) -> int | None:
+        """Entries that are no links."""
+        return sum(not entry.is_symlink() for entry in (self.cache_dir / "cache").glob("*"))
 
     @contextlib.contextmanager
     def meter(self) -> Generator[CudaMeter]:

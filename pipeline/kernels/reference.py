@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from functools import wraps
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -88,6 +89,13 @@ class ReferenceKernels:
             raise HostError(
                 f"out of memory: the arena needs {num_bytes} bytes, {free} are free; lower server.cuda_graph_max_bs"
             ) from error
+
+    def use_cache(self, warm_cache: Path) -> None:
+        """The reference has no kernels to load."""
+
+    def num_compiled(self) -> int | None:
+        """The reference compiles nothing."""
+        return None
 
     @contextlib.contextmanager
     def meter(self) -> Generator[AllocationMeter]:

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.deepgemm.cache import read_sources
 from pipeline.deepgemm.cubin import STUB_MARKER
-from pipeline.deepgemm.discovery import Discoverer
+from pipeline.deepgemm.discovery import Discoverer, num_shards, split_evenly
 from pipeline.deepgemm.toolkit import find_toolkit
 from pipeline.engine.children import Children
 from pipeline.engine.errors import StageError
@@ -87,3 +87,28 @@ def test_working_folders_are_gone_afterwards(discoverer: Discoverer, tmp_path: P
     dense = problem(Kernel.DENSE, 512, 512, 1, MList((range(1, 3),)))
     discoverer.record([dense], tmp_path / "stubs", lambda done, total: None)
     assert not list((tmp_path / "scratch").iterdir())
+
+
+def test_shards_hold_every_problem_once_and_about_the_same_number_of_m():
+    sizes = [16384, 16384, 128, 16384, 16384, 128, 16384]
+    problems = [problem(Kernel.DENSE, 512, 512, 1, MList((range(1, size + 1),))) for size in sizes]
+    shards = split_evenly(problems, 3)
+    assert sorted(index for shard in shards for index in shard) == list(range(len(sizes)))
+    loads = [sum(sizes[index] for index in shard) for shard in shards]
+    assert max(loads) - min(loads) <= 16384
+
+
+@pytest.mark.parametrize(("numbers", "cores", "shards"), [([16], 8, 1), ([16384] * 6, 2, 2), ([16384] * 6, 16, 3)])
+def test_workers_are_as_many_as_the_launches_and_the_cores_are_worth(numbers: list[int], cores: int, shards: int):
+    problems = [problem(Kernel.DENSE, 512, 512, 1, MList((range(1, number + 1),))) for number in numbers]
+    assert num_shards(problems, cores) == shards
+
+
+def test_several_workers_find_what_one_finds(discoverer: Discoverer, tmp_path: Path):
+    every_m = MList((range(1, 16385),))
+    problems = [problem(Kernel.DENSE, n, 512, 1, every_m) for n in (512, 1024, 2112, 7168)]
+    assert num_shards(problems, 2) == 2
+    together = discoverer.record(problems, tmp_path / "together", lambda done, total: None)
+    for index, one in enumerate(problems):
+        alone = discoverer.record([one], tmp_path / "alone", lambda done, total: None)
+        assert alone.problems[0] == together.problems[index]

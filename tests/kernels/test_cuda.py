@@ -19,10 +19,10 @@ FP8_ERROR = 5e-2  # both sides round to e4m3 by themselves
 
 
 @pytest.fixture(scope="module")
-def cuda() -> Any:
+def cuda(tmp_path_factory: pytest.TempPathFactory) -> Any:
     from pipeline.kernels.cuda import CudaKernels
 
-    return CudaKernels()
+    return CudaKernels(tmp_path_factory.mktemp("deep_gemm"))
 
 
 def difference(found: Tensor, expected: Tensor) -> float:

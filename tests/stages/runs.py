@@ -76,7 +76,9 @@ class Bench:
         for stage in stages:
             name = type(stage).__name__.lower()
             with self.kernels.meter() as meter:
-                result = stage.run(self.context.scoped(name, reads=stage.reads, writes=stage.writes))
+                result = stage.run(
+                    self.context.scoped(name, reads=(*stage.reads, *stage.may_read), writes=stage.writes)
+                )
             self.allocated[name] = meter.allocated_bytes
             assert set(result.figures) <= set(stage.figures), "a figure that the stage does not declare"
         return result

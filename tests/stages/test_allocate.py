@@ -33,7 +33,7 @@ def test_the_report_shows_the_arena_and_what_the_phases_would_take_apart() -> No
     figures = Bench().run(Plan(), Allocate()).figures
     assert figures["arena_bytes"] == arena_bytes()
     assert figures["sum_of_stage_bytes"] > figures["arena_bytes"]
-    assert figures["not_in_arena"] == []
+    assert "not_in_arena" not in figures, "only a later stage knows what libraries took"
 
 
 def test_an_arena_above_the_limit_is_refused_before_anything_is_allocated() -> None:

@@ -1,0 +1,188 @@
+"""On the target GPU: Preheat against a server-style sweep that compiles at first need and executes every M.
+
+    python benchmarks/h200.py [--json FILE] [--budget-s 300]
+
+One run on one machine. The server-style sweep takes problems in the recipe's order until the budget is spent; what it
+did not reach is named. Preheat bakes the same problems from an empty store, then verifies them again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import torch
+
+from benchmarks.bake import Bake, Bench, choice, say
+from pipeline.buffers.layout import Layout
+from pipeline.buffers.sizing import plan_buffers
+from pipeline.deepgemm.farm import default_workers
+from pipeline.deepgemm.hardware import check_on_gpu, discover_on_real_gpu, gpu_mismatch, on_real_gpu
+from pipeline.deepgemm.memo import distribution_version
+from pipeline.deepgemm.toolkit import find_toolkit
+from pipeline.engine.host import num_cores
+from pipeline.engine.tables import Table
+from pipeline.recipe import AdapterKind
+from pipeline.virtual_gpu.targets import Target
+from pipeline.workload.derive import derive
+from pipeline.workload.hf_config import Model
+from pipeline.workload.parallel import Parallel
+from pipeline.workload.problems import Problem
+from pipeline.workload.servers import Server
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The same problems both ways."""
+
+    problems: list[str]
+    num_keys: int
+    server_cold_s: float
+    server_cached_s: float
+    preheat: Bake
+    preheat_check_s: float
+
+    @property
+    def cold_ratio(self) -> float:
+        """How often Preheat's cold bake fits into the server-style sweep."""
+        return self.server_cold_s / self.preheat.wall_s
+
+    @property
+    def warm_ratio(self) -> float:
+        """How often the re-verification fits into a sweep with everything cached."""
+        return self.server_cached_s / self.preheat_check_s
+
+
+def server_sweep(bench: Bench, problems: Sequence[Problem], cache: Path) -> float:
+    """Seconds to execute every M on the GPU, compiling what the cache lacks when its M first comes."""
+    discoverer = on_real_gpu(replace(bench.discoverer("server"), compiler=bench.toolkit.nvcc))
+    started_s = time.monotonic()
+    discoverer.record(problems, cache, say("server-style sweep"))
+    return time.monotonic() - started_s
+
+
+def compare(bench: Bench, problems: Sequence[Problem], budget_s: float) -> tuple[Compared, list[str]]:
+    """Both ways over as many problems as the budget allows, and the names of the others."""
+    cache, spent_s, taken = bench.folder / "server" / "deep_gemm", 0.0, 0
+    while taken < len(problems) and (taken == 0 or spent_s * (taken + 1) / taken <= budget_s):
+        spent_s += server_sweep(bench, problems[taken : taken + 1], cache)
+        taken += 1
+    chosen = problems[:taken]
+    cached_s = server_sweep(bench, chosen, cache)
+    baked, keys = bench.bake(chosen, "compared")
+    server_keys = {entry.name for entry in (cache / "cache").iterdir()}
+    if keys != server_keys:
+        raise SystemExit(f"the caches differ: {sorted(keys ^ server_keys)}")
+    started_s = time.monotonic()
+    bench.discoverer("compared").check(chosen, bench.folder / "compared" / "deep_gemm", say("re-verification"))
+    check_s = time.monotonic() - started_s
+    names = [problem.name for problem in chosen]
+    compared = Compared(names, len(keys), spent_s, cached_s, baked, check_s)
+    return compared, [problem.name for problem in problems[taken:]]
+
+
+def peak_bytes(sizes: Sequence[int]) -> int:
+    """Most device memory held while buffers of these sizes are made and kept, as stages of their own would."""
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    held = [torch.empty(size, dtype=torch.uint8, device="cuda") for size in sizes]
+    peak = torch.cuda.max_memory_allocated()
+    held.clear()
+    return peak
+
+
+def memory(layout: Layout) -> dict[str, int]:
+    """One arena against each phase with buffers of its own."""
+    apart = [
+        region.spec.num_bytes for phase in layout.phases for region in layout.regions if region.spec.is_live_in(phase)
+    ]
+    return {"arena": peak_bytes([layout.arena_bytes]), "per_stage": peak_bytes(apart)}
+
+
+def whole_recipe(bench: Bench, problems: Sequence[Problem]) -> dict[str, Any]:
+    """Cold bake of all problems, discovery on both GPUs, and every kernel executed against fp32."""
+    baked, keys = bench.bake(problems, "recipe")
+    discoverer, warm = bench.discoverer("recipe"), bench.folder / "recipe" / "deep_gemm"
+    started_s = time.monotonic()
+    real = discover_on_real_gpu(discoverer, problems, say("real discovery"))
+    real_s = time.monotonic() - started_s
+    found, _ = discoverer.check(problems, warm, say("check"))
+    checked = check_on_gpu(discoverer, problems, found, warm, say("numerics"))
+    if real != keys or checked.faults:
+        raise SystemExit(f"not proved: {sorted(real ^ keys)} {checked.faults}")
+    return {
+        "bake": asdict(baked),
+        "real_discovery_s": real_s,
+        "virtual_discovery_s": baked.discovery_s,
+        "keys": len(keys),
+        "executed": checked.num_executed,
+        "max_relative_error": checked.max_relative_error,
+    }
+
+
+def show(recipe: dict[str, Any], compared: Compared, left: Sequence[str], held: dict[str, int]) -> None:
+    """Print one table."""
+    bake, same = recipe["bake"], compared.preheat
+    table = Table("Preheat on the target GPU", ("what", "server-style", "Preheat", "ratio"))
+    few = f"{', '.join(compared.problems)}: {same.m_values} M, {compared.num_keys} kernels"
+    table.add(f"cold: {few}", f"{compared.server_cold_s:.1f} s", f"{same.wall_s:.1f} s", f"{compared.cold_ratio:.1f}")
+    warm = f"{compared.server_cached_s:.1f} s", f"{compared.preheat_check_s:.1f} s", f"{compared.warm_ratio:.1f}"
+    table.add("all cached: execution only against re-verification, same problems", *warm)
+    whole = f"whole recipe: {bake['m_values']} M, {recipe['keys']} kernels, cold"
+    table.add(whole, "not run", f"{bake['wall_s']:.1f} s", "")
+    seconds = f"{recipe['real_discovery_s']:.1f} s real GPU", f"{recipe['virtual_discovery_s']:.1f} s virtual GPU"
+    table.add(f"discovery of the whole recipe: the same {recipe['keys']} keys", *seconds, "")
+    error = f"{recipe['max_relative_error']:.1e}"
+    table.add(f"{recipe['executed']} kernels executed against fp32, largest relative error", "", error, "")
+    apart, arena = held["per_stage"] / 2**20, held["arena"] / 2**20
+    table.add(
+        "peak device memory, MiB: per stage against one arena", f"{apart:.0f}", f"{arena:.0f}", f"{apart / arena:.2f}"
+    )
+    print(table.render())
+    if left:
+        print(f"not in the server-style sweep, for want of time: {', '.join(left)}")
+
+
+def main() -> None:
+    """Measure, print one table, write JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--budget-s", type=float, default=250.0)
+    options = parser.parse_args()
+    target = choice("target", "h200", Target)
+    if (mismatch := gpu_mismatch(target)) is not None:
+        raise SystemExit(f"this benchmark needs an H200: {mismatch}")
+    model, parallel = choice("model", "deepseek", Model), choice("parallel", "pp4", Parallel)
+    server = choice("server", "sglang", Server)
+    workload = derive(model, parallel, server, target)
+    folder = Path(tempfile.mkdtemp(prefix="preheat-bench-"))
+    try:
+        bench = Bench(target, find_toolkit(), default_workers(), folder)
+        recipe = whole_recipe(bench, workload.problems)
+        compared, left = compare(bench, workload.problems, options.budget_s)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    layout = plan_buffers(workload, parallel, server, AdapterKind.auto, on_gpu=True).layout
+    held = memory(layout)
+    versions = {name: distribution_version(name) for name in ("torch", "sgl-deep-gemm")}
+    print(f"{num_cores()} cores, {torch.cuda.get_device_name()}, {bench.toolkit.describe()}, {versions}")
+    show(recipe, compared, left, held)
+    report = {"versions": versions, "cores": num_cores(), "nvcc": bench.toolkit.describe(), "recipe": recipe}
+    report |= {"compared": asdict(compared), "not_compared": left, "memory_bytes": held}
+    report |= {"cold_ratio": compared.cold_ratio, "warm_ratio": compared.warm_ratio}
+    if options.json:
+        options.json.write_text(json.dumps(report, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
@@ -12,11 +12,11 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from pipeline.engine.errors import HostError
 from pipeline.engine.host import available_bytes
 from pipeline.kernels import SCALE_BLOCK, Quantized
+from pipeline.kernels.allocation_meter import AllocationMeter
 
 FP8_E4M3_MAX = 448.0  # largest finite float8_e4m3fn
 RMS_EPSILON = 1e-6
@@ -25,33 +25,6 @@ LEAST_BLOCK_MAX = 1e-4
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-class AllocationMeter(TorchDispatchMode):
-    """Counts the bytes of new tensors, except those that a kernel makes for itself.
-
-    The CPU allocator of torch keeps no counters. On a GPU a kernel has registers and shared memory where this
-    reference has temporaries, so those are not the stage's.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.counted_bytes = 0
-        self.inside_kernel = 0
-
-    @property
-    def allocated_bytes(self) -> int | None:
-        """Bytes counted so far."""
-        return self.counted_bytes
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operator, then count the storages in its result that no argument had."""
-        result = func(*args, **(kwargs or {}))
-        if not self.inside_kernel:
-            known = {_storage(tensor) for tensor in _tensors((args, kwargs))}
-            new = {_storage(tensor): tensor for tensor in _tensors(result) if _storage(tensor) not in known}
-            self.counted_bytes += sum(tensor.untyped_storage().nbytes() for tensor in new.values())
-        return result
 
 
 def kernel(function: Callable[P, T]) -> Callable[P, T]:
@@ -253,18 +226,3 @@ def _place_of_each(ids_TR: Tensor) -> Tensor:
     place = torch.empty_like(flat)
     place[order] = torch.arange(flat.numel()) - first_of_group
     return place.view(ids_TR.shape)
-
-
-def _tensors(tree: Any) -> Iterator[Tensor]:
-    if isinstance(tree, Tensor):
-        yield tree
-    elif isinstance(tree, dict):
-        for value in tree.values():
-            yield from _tensors(value)
-    elif isinstance(tree, list | tuple):
-        for value in tree:
-            yield from _tensors(value)
-
-
-def _storage(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()

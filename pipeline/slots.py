@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pipeline.deepgemm.farm import Source
     from pipeline.deepgemm.toolkit import Toolkit
     from pipeline.kernels import Kernels
+    from pipeline.tuning.tactics import Tuner
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,15 @@ class AlignedBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class Tuned:
+    """An operation whose tactics are in the tuner's file, and the shapes (M, N, K) that they cover."""
+
+    tuner: Tuner
+    op: str
+    shapes: tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ForwardResult:
     """What the dummy forward did and which buffers it saw; `min_seq_len` is the least sequence length in it."""
 
@@ -48,6 +58,7 @@ class ForwardResult:
     batch: int
     fields: tuple[str, ...]
     tactics: int
+    tuned: tuple[Tuned, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from pipeline.buffers.decode_set import AdapterKind
+from pipeline.deepgemm.hardware import gpu_mismatch
 from pipeline.engine.context import View
+from pipeline.engine.errors import StageError, unknown
 from pipeline.engine.events import Reporter
 from pipeline.engine.stage import Resource, Result, Skipped, Stage
-from pipeline.recipe import Recipe
+from pipeline.recipe import DeviceKind, Recipe
 from pipeline.slots import (
     BAKED,
     BATCH,
     BUFFER_PLAN,
+    CHILDREN,
     DECODE_BUFFERS,
     EVENTS,
     FORWARD,
@@ -23,15 +29,28 @@ from pipeline.slots import (
     RESERVED,
     WORKLOAD,
     ForwardResult,
+    Tuned,
 )
+from pipeline.tuning.tactics import FUSED_MOE, TUNABLE, ForeignFile, OpResult, Tuner, power_of_two_buckets
+from pipeline.workload.problems import Kernel
 from pipeline.workload.servers import sglang_batches
+
+log = logging.getLogger("preheat")
+MAX_FOREIGN_FILES = 100
 
 
 @dataclass(kw_only=True)
 class Autotune(Stage):
     """One layer of each distinct kind that any rank holds, at the aligned batch."""
 
-    reads = (RECIPE, EVENTS, KERNELS, WORKLOAD, BUFFER_PLAN, RESERVED, DECODE_BUFFERS, BATCH)
+    ops: list[str] = field(default_factory=list[str])
+    """FlashInfer operations to tune: fp8_gemm, bf16_gemm, cutlass_fused_moe; empty means what the server tunes."""
+    frozen: bool = False
+    """Tune nothing, and fail when a shape of `ops` has no tactic."""
+    limit_s: float = 600.0
+    """Seconds that tuning one operation may take; what takes longer is ended and recorded as bad."""
+
+    reads = (RECIPE, EVENTS, CHILDREN, KERNELS, WORKLOAD, BUFFER_PLAN, RESERVED, DECODE_BUFFERS, BATCH)
     may_read = (BAKED,)
     writes = (FORWARD,)
     resource = Resource.DEVICE
@@ -58,23 +77,84 @@ class Autotune(Stage):
                 if plan.size.kind is AdapterKind.decode_graph:
                     replayed += ctx[KERNELS].replay(partial(dummy.run, tokens, view["seq_lens"]))
         progress("layers", len(plan.layers), len(plan.layers))
+        tuned, results = self._tune(ctx, progress)
         least = min(view["seq_lens"].tolist())
-        ctx[FORWARD] = ForwardResult(num_gemms, least, batch, tuple(sorted(view)), tactics=0)
+        num_tactics = sum(result.num_entries for result in results)
+        ctx[FORWARD] = ForwardResult(num_gemms, least, batch, tuple(sorted(view)), num_tactics, tuned)
         figures: dict[str, Any] = {
-            "ops": [],
-            "tactics": 0,
-            "reused": 0,
+            "ops": [result.to_json() for result in results],
+            "tactics": num_tactics,
+            "reused": sum(result.num_entries - result.num_new for result in results),
             "forward_gemms": num_gemms,
             "forward_batch": batch,
+            "graphs_replayed": replayed or None,
+            "forward_compiled": ctx[KERNELS].num_compiled(),
         }
-        figures["graphs_replayed"] = replayed or None
-        figures["forward_compiled"] = ctx[KERNELS].num_compiled()
-        return Skipped(nothing_tuned(ctx[RECIPE], ctx[KERNELS].name), figures)
+        if not results:
+            return Skipped(nothing_tuned(ctx[RECIPE], self.ops), figures)
+        return Result("; ".join(result.summary() for result in results), figures)
+
+    def problems(self) -> list[str]:
+        """Operations that are not known."""
+        known = (*TUNABLE, FUSED_MOE)
+        return ["autotune.ops: " + unknown("operation", op, known) for op in self.ops if op not in known]
+
+    def _tune(self, ctx: View, progress: Reporter) -> tuple[tuple[Tuned, ...], list[OpResult]]:
+        recipe, batch = ctx[RECIPE], ctx[BATCH].requests
+        if not self.ops or nothing_can_be_timed(recipe) is not None:
+            return (), []
+        buckets = power_of_two_buckets(batch)
+        weights = dict.fromkeys((p.n, p.k) for p in ctx[WORKLOAD].problems if p.kernel is Kernel.DENSE)
+        shapes = tuple((m, n, k) for n, k in weights for m in buckets)
+        tuner = Tuner(tactic_file(recipe), ctx[CHILDREN], buckets, self.limit_s)
+        tuned: list[Tuned] = []
+        results: list[OpResult] = []
+        for done, op in enumerate(self.ops):
+            progress("operations tuned", done, len(self.ops))
+            if self.frozen:
+                if missing := tuner.missing(op, shapes):
+                    raise StageError(
+                        f"autotune.frozen: {len(missing)} of {len(shapes)} shapes of {op} have no tactic in "
+                        f"{tuner.file}, first (M, N, K) = {missing[0]}; tune once with autotune.frozen=false"
+                    )
+                result = OpResult(op, num_entries=len(shapes))
+            else:
+                tuner, result = tune_beside_foreign_files(tuner, op, shapes)
+            results.append(result)
+            if result.bad is None:
+                tuned.append(Tuned(tuner, op, shapes))
+        progress("operations tuned", len(self.ops), len(self.ops))
+        return tuple(tuned), results
 
 
-def nothing_tuned(recipe: Recipe, kernels: str) -> str:
-    """Why this run tuned nothing: the server tunes nothing, or there is no device to measure on."""
+def tune_beside_foreign_files(tuner: Tuner, op: str, shapes: Sequence[tuple[int, int, int]]) -> tuple[Tuner, OpResult]:
+    """Tune into the file, or, where it belongs to another GPU or version, into a new one beside it."""
+    for number in range(1, MAX_FOREIGN_FILES):
+        try:
+            return tuner, tuner.tune(op, shapes)
+        except ForeignFile as error:
+            beside = tuner.file.with_name(f"tactics-{number}.json")
+            log.warning("%s is kept and not used: %s; tuning into %s", tuner.file, error, beside.name)
+            tuner = replace(tuner, file=beside)
+    raise StageError(f"{tuner.file.parent} is full of tactic files of other machines; remove what is not needed")
+
+
+def tactic_file(recipe: Recipe) -> Path:
+    """Where this recipe's tactics are."""
+    return Path(recipe.output.dir).absolute() / "autotune" / "tactics.json"
+
+
+def nothing_can_be_timed(recipe: Recipe) -> str | None:
+    """Why tactics cannot be timed in this run: they count on the target GPU only."""
+    if recipe.device.kind is DeviceKind.cpu:
+        return "tactics are timed on the target GPU; device.kind=cpu has none"
+    return gpu_mismatch(recipe.target)
+
+
+def nothing_tuned(recipe: Recipe, ops: Sequence[str]) -> str:
+    """Why this run tuned nothing: there is no GPU to time on, or the server tunes nothing."""
+    not_here = nothing_can_be_timed(recipe)
     server_reason = sglang_batches.nothing_to_autotune(recipe.server)
-    return server_reason or (
-        f"tactics are timed on the target GPU; device.kind={recipe.device.kind.name} ({kernels} kernels) has none"
-    )
+    if ops and not_here:
+        return f"{', '.join(ops)}: {not_here}"
+    return server_reason or not_here or "no operation named in autotune.ops"

@@ -68,6 +68,7 @@ class Verify(Stage):
         "batch_ok",
         "seconds_coverage",
         "hardware_skipped",
+        "tactics_replayed",
         "real_keys",
         "seconds_real_discovery",
     )
@@ -82,6 +83,7 @@ class Verify(Stage):
             num_cubins, cubin_faults = cache_faults(baked.warm_cache, recipe.target.sm)
             figures["cubins_checked"] = num_cubins
             faults += cubin_faults
+        faults += tactic_faults(ctx[FORWARD], figures)
         faults += buffer_faults(ctx[RESERVED], ctx[FORWARD], ctx[BATCH].multiple, figures)
         after = {name: count for name, count in ctx[ALLOCATED].items() if name in WITHOUT_ALLOCATION}
         figures["buffers.not_in_arena"] = dict(ctx[KERNELS].workspaces)
@@ -155,6 +157,13 @@ def missing_line(key: str, problems: Sequence[Problem], found: Discovery) -> str
             if key in keys:
                 return f"{key} is not in the cache: {problem.name} would compile it at M {first} to {last}"
     return f"{key} is not in the cache"
+
+
+def tactic_faults(forward: ForwardResult, figures: dict[str, Any]) -> list[str]:
+    """What a fresh process finds wrong with the tactics: it loads them, tunes nothing and executes each shape once."""
+    faults = [tuned.tuner.replay(tuned.op, tuned.shapes) for tuned in forward.tuned]
+    figures["tactics_replayed"] = sum(len(tuned.shapes) for tuned in forward.tuned) if forward.tuned else None
+    return [fault for fault in faults if fault is not None]
 
 
 def buffer_faults(reserved: Reserved, forward: ForwardResult, multiple: int, figures: dict[str, Any]) -> list[str]:

@@ -1,0 +1,188 @@
+"""A file of FlashInfer tactics: tuned in children, the default in the race, saved whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pipeline.engine.children import Children
+from pipeline.engine.report import to_json, write_atomically
+from pipeline.engine.scratch import scratch_folder
+
+PROJECT_ROOT = Path(__file__).parents[2]
+TUNABLE = ("fp8_gemm", "bf16_gemm")
+# FlashInfer's own mark for "what you would take without tuning".
+DEFAULT_TACTIC = -1
+# A tuned tactic must beat the default by more than two timings of one kernel differ.
+MARGIN = 0.02
+STDERR_LINES_SHOWN = 8
+
+FILE_KEY = re.compile(r"\('(?P<op>\w+)', '\w+', \(\((?P<a>[\d, ]+)\), \((?P<b>[\d, ]+)\)")
+FUSED_MOE = "cutlass_fused_moe"
+FUSED_MOE_REASON = (
+    "its module fused_moe_90 is not built here: 247 sources, more than an hour on 16 cores; build it once with "
+    "FlashInfer's AOT build (python -m flashinfer.aot) or install flashinfer-jit-cache, then tune"
+)
+
+Shape = tuple[int, int, int]
+
+
+@dataclass(slots=True)
+class OpResult:
+    """What tuning one operation gave; times are medians over all shapes, in microseconds."""
+
+    op: str
+    num_entries: int = 0
+    num_profiled: int = 0
+    num_new: int = 0
+    num_default_kept: int = 0
+    default_us: float | None = None
+    chosen_us: float | None = None
+    bad: str | None = None
+    """Why it could not be tuned, or was not."""
+
+    def summary(self) -> str:
+        """One line for people."""
+        if self.bad is not None:
+            return f"{self.op} not tuned: {self.bad}"
+        line = f"{self.op}: {self.num_entries} tactics, {self.num_new} new, default kept for {self.num_default_kept}"
+        if self.default_us and self.chosen_us is not None:
+            line += f", {100 * (1 - self.chosen_us / self.default_us):.1f} % less time than the default"
+        return line
+
+    def to_json(self) -> dict[str, Any]:
+        """For the report; the margin is how much less the chosen tactics take."""
+        margin = None
+        if self.default_us and self.chosen_us is not None:
+            margin = round(1 - self.chosen_us / self.default_us, 4)
+        return {name: getattr(self, name) for name in self.__dataclass_fields__} | {"margin": margin}
+
+
+class ForeignFile(Exception):
+    """The tactic file was made by another GPU or version; the message names the field that differs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tuner:
+    """Tunes into `file`; one child for each operation, ended after `limit_s`."""
+
+    file: Path
+    children: Children
+    buckets: Sequence[int]
+    limit_s: float
+    environment: dict[str, str] = field(default_factory=lambda: dict(os.environ))
+    code: Path = PROJECT_ROOT
+    """Where the child finds pipeline.tuning.worker."""
+
+    def tune(self, op: str, shapes: Sequence[Shape]) -> OpResult:
+        """Profile what the file lacks; where the default wins by the margin, the file says so."""
+        if op == FUSED_MOE:
+            return OpResult(op, bad=FUSED_MOE_REASON)
+        outcome, bad = self._child(op, shapes, tune=True, time=True)
+        if outcome is None:
+            return OpResult(op, bad=bad)
+        if (refused := outcome.get("refused")) is not None:
+            raise ForeignFile(refused)
+        default_us, chosen_us = outcome["default_us"], outcome["chosen_us"]
+        losers = [
+            shape
+            for shape, default, chosen in zip(shapes, default_us, chosen_us, strict=True)
+            if chosen > default * (1 + MARGIN)
+        ]
+        kept = self._keep_default(op, losers)
+        raced = [min(pair) for pair in zip(default_us, chosen_us, strict=True)]
+        return OpResult(
+            op=op,
+            num_entries=outcome["entries"],
+            num_profiled=outcome["profiled"],
+            num_new=outcome["new_entries"],
+            num_default_kept=kept,
+            default_us=sum(default_us),
+            chosen_us=sum(raced if kept == len(losers) else chosen_us),
+        )
+
+    def replay(self, op: str, shapes: Sequence[Shape]) -> str | None:
+        """Load the file in a fresh process and execute every shape once; what went wrong, or None."""
+        if missing := self.missing(op, shapes):
+            return (
+                f"{op}: {len(missing)} of {len(shapes)} shapes have no tactic in {self.file.name}, first {missing[0]}"
+            )
+        outcome, bad = self._child(op, shapes, tune=False, time=False)
+        if outcome is None:
+            return bad
+        return f"{op}: a fresh process profiled {outcome['profiled']} tactics again" if outcome["profiled"] else None
+
+    def missing(self, op: str, shapes: Sequence[Shape]) -> list[Shape]:
+        """Shapes that the file has no entry for."""
+        present = {shape for key in self._entries() if (shape := shape_of(key, op)) is not None}
+        return [shape for shape in shapes if shape not in present]
+
+    def _entries(self) -> dict[str, Any]:
+        return json.loads(self.file.read_text()) if self.file.exists() else {}
+
+    def _keep_default(self, op: str, losers: Sequence[Shape]) -> int:
+        content = self._entries()
+        kept = 0
+        for key, value in content.items():
+            if shape_of(key, op) in losers:
+                content[key] = [value[0], DEFAULT_TACTIC]
+                kept += 1
+        if kept:
+            write_atomically(self.file, to_json(content))
+        return kept
+
+    def _child(
+        self, op: str, shapes: Sequence[Shape], *, tune: bool, time: bool
+    ) -> tuple[dict[str, Any] | None, str | None]:
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        with scratch_folder(self.file.parent, ".tuning-") as folder:
+            job, result, stderr = folder / "job.json", folder / "result.json", folder / "stderr"
+            working = folder / self.file.name
+            if self.file.exists():
+                shutil.copyfile(self.file, working)
+            content = {"op": op, "shapes": shapes, "buckets": list(self.buckets), "file": str(working)}
+            job.write_text(json.dumps(content | {"tune": tune, "time": time}))
+            command = ["timeout", "--signal=KILL", str(self.limit_s), sys.executable]
+            command += ["-m", "pipeline.tuning.worker", str(job), str(result)]
+            path = ":".join(filter(None, [str(self.code), self.environment.get("PYTHONPATH")]))
+            with stderr.open("w") as errors:
+                child = self.children.start(
+                    command,
+                    cwd=folder,
+                    env=self.environment | {"PYTHONPATH": path},
+                    stdout=subprocess.DEVNULL,
+                    stderr=errors,
+                )
+                ended = self.children.wait(child)
+            if not result.exists():
+                said = " ".join(stderr.read_text(errors="replace").splitlines()[-STDERR_LINES_SHOWN:])
+                return (
+                    None,
+                    f"{op}: the tuning child ended with code {ended.returncode} (limit {self.limit_s} s): {said}",
+                )
+            if tune and working.exists():
+                write_atomically(self.file, working.read_text())
+            return json.loads(result.read_text()), None
+
+
+def shape_of(key: str, op: str) -> Shape | None:
+    """(M, N, K) of a file key of this operation, or None: ('fp8_gemm', 'Runner', ((1, m, k), (1, k, n), ...), ...)."""
+    found = FILE_KEY.match(key)
+    if found is None or found["op"] != op:
+        return None
+    (*_, m, k), (*_, n) = ([int(size) for size in found[name].split(",")] for name in ("a", "b"))
+    return m, n, k
+
+
+def power_of_two_buckets(largest: int) -> list[int]:
+    """1, 2, 4 up to the largest, and the largest itself."""
+    powers = [1 << exponent for exponent in range(largest.bit_length()) if 1 << exponent <= largest]
+    return sorted({*powers, largest})

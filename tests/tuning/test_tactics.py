@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pipeline.engine.children import Children
+from pipeline.tuning.tactics import FUSED_MOE, ForeignFile, Tuner, power_of_two_buckets, shape_of
+
+SHAPES = [(1, 512, 256), (8, 512, 256)]
+FP8_KEY = "('fp8_gemm', 'CublasFp8GemmRunner', ((1, {m}, 256), (1, 256, 512), (0,)), (torch.float8_e4m3fn,))"
+
+
+def key(m: int) -> str:
+    return FP8_KEY.format(m=m)
+
+
+def write(file: Path, tactics: dict[int, int]) -> None:
+    content = {"_metadata": {"gpu": "NVIDIA H200"}} | {key(m): ["CublasFp8GemmRunner", t] for m, t in tactics.items()}
+    file.write_text(json.dumps(content))
+
+
+def tuner(folder: Path, script: str, *, limit_s: float = 20.0) -> Tuner:
+    """A tuner whose child is `script` instead of the worker: it gets the same job and result paths."""
+    package = folder / "fake" / "pipeline" / "tuning"
+    package.mkdir(parents=True)
+    for init in (package, package.parent):
+        (init / "__init__.py").write_text("")
+    head = "import json, sys, time\njob = json.load(open(sys.argv[1]))\nfile = job['file']\n"
+    (package / "worker.py").write_text(head + script)
+    # The child finds this package first: it runs in a folder of its own, and PYTHONPATH decides.
+    return Tuner(folder / "tactics.json", Children(), [1, 8], limit_s, {"PATH": "/usr/bin:/bin"}, folder / "fake")
+
+
+DONE = "json.dump({result}, open(sys.argv[2], 'w'))\n"
+WRITES = f"json.dump({{{key(1)!r}: ['R', 3], {key(8)!r}: ['R', 5]}}, open(file, 'w'))\n"
+
+
+def done(default: list[float], chosen: list[float], profiled: int = 14, new: int = 2) -> str:
+    result = {"profiled": profiled, "new_entries": new, "entries": 2, "default_us": default, "chosen_us": chosen}
+    return DONE.format(result=result)
+
+
+def test_a_key_names_its_shape_and_only_its_own_operation():
+    assert shape_of(key(8), "fp8_gemm") == (8, 512, 256)
+    assert shape_of(key(8), "bf16_gemm") is None
+    assert shape_of("('bf16_gemm', 'CublasltBf16GemmRunner', ((8, 256), (256, 512)), (8,))", "bf16_gemm") == (
+        8,
+        512,
+        256,
+    )
+    assert shape_of("_metadata", "fp8_gemm") is None
+
+
+def test_buckets_are_powers_of_two_and_the_largest_batch():
+    assert power_of_two_buckets(12) == [1, 2, 4, 8, 12]
+    assert power_of_two_buckets(1) == [1]
+
+
+def test_tactics_are_saved_and_the_margin_is_reported(tmp_path: Path):
+    result = tuner(tmp_path, WRITES + done([10.0, 20.0], [8.0, 15.0])).tune("fp8_gemm", SHAPES)
+    assert (result.bad, result.num_entries, result.num_default_kept) == (None, 2, 0)
+    assert result.to_json()["margin"] == pytest.approx(1 - 23 / 30, abs=1e-3)
+    assert json.loads((tmp_path / "tactics.json").read_text())[key(8)] == ["R", 5]
+    assert not list(tmp_path.glob(".tuning-*")), "working folders are gone"
+
+
+def test_the_default_takes_part_in_the_race_and_may_win(tmp_path: Path):
+    result = tuner(tmp_path, WRITES + done([10.0, 20.0], [8.0, 25.0])).tune("fp8_gemm", SHAPES)
+    assert result.num_default_kept == 1
+    saved = json.loads((tmp_path / "tactics.json").read_text())
+    assert (saved[key(1)], saved[key(8)]) == (["R", 3], ["R", -1])
+    assert result.chosen_us == 28.0
+
+
+@pytest.mark.parametrize(
+    ("script", "limit_s", "expected"),
+    [("import os; os.kill(os.getpid(), 11)\n", 20.0, "ended with code"), ("time.sleep(60)\n", 1.0, "limit 1.0 s")],
+)
+def test_a_tactic_that_crashes_or_hangs_is_bad_and_the_file_is_as_it_was(
+    tmp_path: Path, script: str, limit_s: float, expected: str
+):
+    write(tmp_path / "tactics.json", {1: 3})
+    before = (tmp_path / "tactics.json").read_text()
+    result = tuner(tmp_path, script, limit_s=limit_s).tune("fp8_gemm", SHAPES)
+    assert result.bad is not None
+    assert expected in result.bad
+    assert (tmp_path / "tactics.json").read_text() == before
+
+
+def test_a_file_of_another_gpu_is_refused_with_the_field_and_kept(tmp_path: Path):
+    write(tmp_path / "tactics.json", {1: 3})
+    before = (tmp_path / "tactics.json").read_text()
+    script = DONE.format(result={"refused": "gpu is 'NVIDIA H100' in the file, 'NVIDIA H200' here", "profiled": 0})
+    with pytest.raises(ForeignFile, match="gpu is 'NVIDIA H100'"):
+        tuner(tmp_path, script).tune("fp8_gemm", SHAPES)
+    assert (tmp_path / "tactics.json").read_text() == before
+
+
+def test_a_replay_that_profiles_again_or_lacks_a_shape_is_a_fault(tmp_path: Path):
+    write(tmp_path / "tactics.json", {1: 3, 8: 5})
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    good = Tuner(tmp_path / "tactics.json", Children(), [1, 8], 20.0)
+    assert good.missing("fp8_gemm", SHAPES) == []
+    assert good.missing("fp8_gemm", [*SHAPES, (64, 512, 256)]) == [(64, 512, 256)]
+    assert "1 of 3 shapes have no tactic" in (good.replay("fp8_gemm", [*SHAPES, (64, 512, 256)]) or "")
+    write(tmp_path / "a" / "tactics.json", {1: 3, 8: 5})
+    again = tuner(tmp_path / "a", done([], [], profiled=7))
+    assert "profiled 7 tactics again" in (again.replay("fp8_gemm", SHAPES) or "")
+    write(tmp_path / "b" / "tactics.json", {1: 3, 8: 5})
+    assert tuner(tmp_path / "b", done([], [], profiled=0)).replay("fp8_gemm", SHAPES) is None
+
+
+def test_the_fused_moe_is_not_built_behind_the_users_back(tmp_path: Path):
+    result = Tuner(tmp_path / "tactics.json", Children(), [1], 20.0).tune(FUSED_MOE, SHAPES)
+    assert "247 sources" in (result.bad or "")

@@ -124,10 +124,11 @@ def check_on_gpu(
         if not result.exists():
             said = "\n".join(stderr.read_text(errors="replace").splitlines()[-STDERR_LINES_SHOWN:])
             raise StageError(f"the hardware check ended with code {ended.returncode}:\n{said}")
-        return _judged(json.loads(result.read_text()), len(cubins))
+        return judge(json.loads(result.read_text()), len(cubins))
 
 
-def _judged(outcome: dict[str, Any], num_cubins: int) -> Checked:
+def judge(outcome: dict[str, Any], num_cubins: int) -> Checked:
+    """What the child's numbers mean."""
     faults = [f"{path}: {said}" for path, said in outcome["load_errors"].items()]
     errors: list[float] = []
     num_executed = 0

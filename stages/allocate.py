@@ -18,7 +18,7 @@ class Allocate(Stage):
     writes = (RESERVED,)
     resource = Resource.DEVICE
     section = "buffers"
-    figures = ("arena_bytes", "sum_of_stage_bytes", "allocations_after", "not_in_arena")
+    figures = ("arena_bytes", "sum_of_stage_bytes", "allocations_after", "not_in_arena", "peak_device_bytes")
 
     def run(self, ctx: View) -> Result:
         """HostError when the arena is above the limit or above what is free; nothing is allocated then."""

@@ -86,6 +86,7 @@ class Verify(Stage):
         faults += tactic_faults(ctx[FORWARD], figures)
         faults += buffer_faults(ctx[RESERVED], ctx[FORWARD], ctx[BATCH].multiple, figures)
         after = {name: count for name, count in ctx[ALLOCATED].items() if name in WITHOUT_ALLOCATION}
+        figures["buffers.peak_device_bytes"] = ctx[KERNELS].peak_bytes()
         figures["buffers.not_in_arena"] = dict(ctx[KERNELS].workspaces)
         figures["buffers.allocations_after"] = sum(count or 0 for count in after.values())
         faults += [f"stage {name} allocated {count} bytes after `allocate`" for name, count in after.items() if count]

@@ -34,6 +34,10 @@ class Kernels(Protocol):
         """The arena's memory [num_bytes] uint8; HostError when it cannot be had."""
         ...
 
+    def peak_bytes(self) -> int | None:
+        """Most device memory that was held at once in this process; None where that is not measured."""
+        ...
+
     def use_cache(self, warm_cache: Path) -> None:
         """Take kernels from this published cache; it is never written to."""
         ...

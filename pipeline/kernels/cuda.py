@@ -79,6 +79,10 @@ class CudaKernels:
                 "lower server.cuda_graph_max_bs or free the GPU"
             ) from error
 
+    def peak_bytes(self) -> int | None:
+        """What torch's allocator held at most."""
+        return torch.cuda.max_memory_allocated()
+
     def use_cache(self, warm_cache: Path) -> None:
         """Link every published entry into this process's own cache directory, where what is missing is compiled."""
         for entry in sorted((warm_cache / "cache").glob("*")):

@@ -63,6 +63,10 @@ class ReferenceKernels:
                 f"out of memory: the arena needs {num_bytes} bytes, {free} are free; lower server.cuda_graph_max_bs"
             ) from error
 
+    def peak_bytes(self) -> int | None:
+        """torch's CPU allocator does not tell."""
+        return None
+
     def use_cache(self, warm_cache: Path) -> None:
         """The reference has no kernels to load."""
 

@@ -86,12 +86,14 @@ class Tuner:
         """Profile what the file lacks; where the default wins by the margin, the file says so."""
         if op == FUSED_MOE:
             return OpResult(op, bad=FUSED_MOE_REASON)
-        outcome, bad = self._child(op, shapes, tune=True, time=True)
+        outcome, bad = self._child(op, shapes, tune=True)
         if outcome is None:
             return OpResult(op, bad=bad)
         if (refused := outcome.get("refused")) is not None:
             raise ForeignFile(refused)
         default_us, chosen_us = outcome["default_us"], outcome["chosen_us"]
+        if not default_us:
+            return OpResult(op, num_entries=outcome["entries"], num_profiled=outcome["profiled"])
         losers = [
             shape
             for shape, default, chosen in zip(shapes, default_us, chosen_us, strict=True)
@@ -106,7 +108,7 @@ class Tuner:
             num_new=outcome["new_entries"],
             num_default_kept=kept,
             default_us=sum(default_us),
-            chosen_us=sum(raced if kept == len(losers) else chosen_us),
+            chosen_us=sum(raced),
         )
 
     def replay(self, op: str, shapes: Sequence[Shape]) -> str | None:
@@ -115,7 +117,7 @@ class Tuner:
             return (
                 f"{op}: {len(missing)} of {len(shapes)} shapes have no tactic in {self.file.name}, first {missing[0]}"
             )
-        outcome, bad = self._child(op, shapes, tune=False, time=False)
+        outcome, bad = self._child(op, shapes, tune=False)
         if outcome is None:
             return bad
         return f"{op}: a fresh process profiled {outcome['profiled']} tactics again" if outcome["profiled"] else None
@@ -139,9 +141,7 @@ class Tuner:
             write_atomically(self.file, to_json(content))
         return kept
 
-    def _child(
-        self, op: str, shapes: Sequence[Shape], *, tune: bool, time: bool
-    ) -> tuple[dict[str, Any] | None, str | None]:
+    def _child(self, op: str, shapes: Sequence[Shape], *, tune: bool) -> tuple[dict[str, Any] | None, str | None]:
         self.file.parent.mkdir(parents=True, exist_ok=True)
         with scratch_folder(self.file.parent, ".tuning-") as folder:
             job, result, stderr = folder / "job.json", folder / "result.json", folder / "stderr"
@@ -149,7 +149,7 @@ class Tuner:
             if self.file.exists():
                 shutil.copyfile(self.file, working)
             content = {"op": op, "shapes": shapes, "buckets": list(self.buckets), "file": str(working)}
-            job.write_text(json.dumps(content | {"tune": tune, "time": time}))
+            job.write_text(json.dumps(content | {"tune": tune}))
             command = ["timeout", "--signal=KILL", str(self.limit_s), sys.executable]
             command += ["-m", "pipeline.tuning.worker", str(job), str(result)]
             path = ":".join(filter(None, [str(self.code), self.environment.get("PYTHONPATH")]))

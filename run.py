@@ -8,8 +8,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from pipeline.engine import config
-from pipeline.engine.children import Children
+from pipeline.engine.children import Children, interruptible
 from pipeline.engine.command_line import parse
 from pipeline.engine.context import Context
 from pipeline.engine.display import LogDisplay, TerminalDisplay
@@ -183,24 +182,6 @@ def load_kernels(kind: DeviceKind, folder: Path) -> Kernels:
     from pipeline.kernels.reference import ReferenceKernels
 
     return ReferenceKernels()
-
-
-@contextmanager
-def interruptible(children: Children) -> Generator[None]:
-    """The first Ctrl-C ends the children and lets the run report; the second leaves at once."""
-
-    def stop(signum: int, frame: Any) -> None:
-        if children.stopped:
-            children.stop(kill=True)
-            os._exit(130)
-        children.stop()
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def write_report(report: Mapping[str, Any], recipe: Recipe, folder: Path) -> None:

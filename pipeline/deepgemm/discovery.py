@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +15,7 @@ from pipeline.deepgemm.toolkit import Toolkit
 from pipeline.engine.children import Children
 from pipeline.engine.errors import StageError
 from pipeline.engine.host import num_cores
+from pipeline.engine.jobs import Answer, Job, OnProgress
 from pipeline.engine.scratch import scratch_folder
 from pipeline.virtual_gpu.targets import Target
 from pipeline.workload.problems import Problem
@@ -26,12 +24,9 @@ PROJECT_ROOT = Path(__file__).parents[2]
 STAND_IN = Path(__file__).with_name("nvcc_stand_in")
 # Discovery's operands are larger than any card; only the address space must hold them.
 VIRTUAL_MEMORY_BYTES = 1 << 44
-STDERR_LINES_SHOWN = 15
 SCRATCH_PREFIX = "discovery-"
 MIN_M_PER_SHARD = 32768
 MAX_SHARDS = 8
-
-OnProgress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,17 +152,12 @@ class Discoverer:
     def _run_shard(
         self, problems: Sequence[Problem], folder: Path, cache_dir: Path, on_progress: OnProgress
     ) -> Discovery:
-        job, result, stderr = folder / "job.json", folder / "result.json", folder / "stderr"
-        job.write_text(json.dumps({"problems": problems_json(problems)}))
-        command = [sys.executable, "-m", "pipeline.deepgemm.worker", str(job), str(result)]
-        with stderr.open("w") as errors:
-            environment = self.environment(folder, cache_dir)
-            child = self.children.start(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=errors)
-            relay(child, on_progress)
-            ended = self.children.wait(child)
-        if ended.returncode != 0 or not result.exists():
-            raise StageError(_explain(ended.returncode, stderr.read_text(errors="replace")))
-        return Discovery.from_json(json.loads(result.read_text()))
+        content = {"problems": problems_json(problems)}
+        job = Job("pipeline.deepgemm.worker", content, folder, self.environment(folder, cache_dir))
+        answer = job.run(self.children, on_progress)
+        if answer.result is None:
+            raise StageError(_explain(answer))
+        return Discovery.from_json(answer.result)
 
     def environment(self, folder: Path, cache_dir: Path) -> dict[str, str]:
         """For a child that runs deep_gemm over `cache_dir` with the stand-in, which is put into `folder`."""
@@ -221,20 +211,7 @@ def problems_json(problems: Sequence[Problem]) -> list[dict[str, Any]]:
     return [{"kernel": p.kernel.value, "n": p.n, "k": p.k, "groups": p.groups, "m": p.m.to_json()} for p in problems]
 
 
-def relay(child: subprocess.Popen[str], on_progress: OnProgress) -> None:
-    """Pass on the progress lines that a worker prints, until it ends."""
-    assert child.stdout is not None, "the worker was started with a pipe"
-    with child.stdout as lines:
-        for line in lines:
-            try:
-                said = json.loads(line)
-            except ValueError:
-                continue
-            on_progress(said["launched"], said["total"])
-
-
-def _explain(returncode: int, stderr: str) -> str:
-    lines = [line for line in stderr.strip().splitlines() if line.strip()]
-    unanswered = sorted({line for line in lines if line.startswith("virtual GPU:")})
-    shown = "\n".join(unanswered + lines[-STDERR_LINES_SHOWN:])
-    return f"discovery ended with code {returncode}; deep_gemm on the virtual GPU said:\n{shown}"
+def _explain(answer: Answer) -> str:
+    unanswered = sorted({line for line in answer.lines if line.startswith("virtual GPU:")})
+    shown = "\n".join([*unanswered, answer.last_words])
+    return f"discovery ended with code {answer.returncode}; deep_gemm on the virtual GPU said:\n{shown}"

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pipeline.deepgemm.discovery import Discoverer, Discovery, OnProgress, link_cache, relay
+from pipeline.deepgemm.discovery import Discoverer, Discovery, link_cache
 from pipeline.engine.errors import StageError
+from pipeline.engine.jobs import Job, OnProgress
 from pipeline.engine.scratch import scratch_folder
 from pipeline.virtual_gpu.targets import Target
 from pipeline.workload.problems import Problem
@@ -20,7 +21,6 @@ from pipeline.workload.problems import Problem
 # bf16 output rounds to 2^-9 of each value and the tensor cores accumulate FP8 products in less than fp32.
 MAX_RELATIVE_ERROR = 5e-3
 SEED = 20251129
-STDERR_LINES_SHOWN = 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,20 +111,13 @@ def check_on_gpu(
     cubins = [str(path) for path in sorted((warm_cache / "cache").glob("*/kernel.cubin"))]
     with scratch_folder(discoverer.scratch_dir, "numerics-") as folder:
         linked = link_cache(warm_cache, folder)
-        job, result, stderr = folder / "job.json", folder / "result.json", folder / "stderr"
-        job.write_text(json.dumps({"cubins": cubins, "cases": cases, "seed": SEED}))
+        content = {"cubins": cubins, "cases": cases, "seed": SEED}
         environment = on_real_gpu(discoverer).environment(folder, linked)
-        command = [sys.executable, "-m", "pipeline.deepgemm.numerics", str(job), str(result)]
-        with stderr.open("w") as errors:
-            child = discoverer.children.start(
-                command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=errors
-            )
-            relay(child, on_progress)
-            ended = discoverer.children.wait(child)
-        if not result.exists():
-            said = "\n".join(stderr.read_text(errors="replace").splitlines()[-STDERR_LINES_SHOWN:])
-            raise StageError(f"the hardware check ended with code {ended.returncode}:\n{said}")
-        return judge(json.loads(result.read_text()), len(cubins))
+        job = Job("pipeline.deepgemm.numerics", content, folder, environment)
+        answer = job.run(discoverer.children, on_progress)
+    if answer.result is None:
+        raise StageError(f"the hardware check ended with code {answer.returncode}:\n{answer.last_words}")
+    return judge(answer.result, len(cubins))
 
 
 def judge(outcome: dict[str, Any], num_cubins: int) -> Checked:

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -74,3 +74,21 @@ class Children:
             for pid in self._live:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(pid, signal.SIGKILL if kill else signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def interruptible(children: Children) -> Generator[None]:
+    """The first Ctrl-C ends the children and lets the run report; the second leaves at once."""
+
+    def stop(signum: int, frame: Any) -> None:
+        if children.stopped:
+            children.stop(kill=True)
+            os._exit(130)
+        children.stop()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -6,14 +6,13 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pipeline.engine.children import Children
+from pipeline.engine.jobs import Job
 from pipeline.engine.report import to_json, write_atomically
 from pipeline.engine.scratch import scratch_folder
 
@@ -23,7 +22,6 @@ TUNABLE = ("fp8_gemm", "bf16_gemm")
 DEFAULT_TACTIC = -1
 # A tuned tactic must beat the default by more than two timings of one kernel differ.
 MARGIN = 0.02
-STDERR_LINES_SHOWN = 8
 
 FILE_KEY = re.compile(r"\('(?P<op>\w+)', '\w+', \(\((?P<a>[\d, ]+)\), \((?P<b>[\d, ]+)\)")
 FUSED_MOE = "cutlass_fused_moe"
@@ -144,33 +142,19 @@ class Tuner:
     def _child(self, op: str, shapes: Sequence[Shape], *, tune: bool) -> tuple[dict[str, Any] | None, str | None]:
         self.file.parent.mkdir(parents=True, exist_ok=True)
         with scratch_folder(self.file.parent, ".tuning-") as folder:
-            job, result, stderr = folder / "job.json", folder / "result.json", folder / "stderr"
             working = folder / self.file.name
             if self.file.exists():
                 shutil.copyfile(self.file, working)
-            content = {"op": op, "shapes": shapes, "buckets": list(self.buckets), "file": str(working)}
-            job.write_text(json.dumps(content | {"tune": tune}))
-            command = ["timeout", "--signal=KILL", str(self.limit_s), sys.executable]
-            command += ["-m", "pipeline.tuning.worker", str(job), str(result)]
             path = ":".join(filter(None, [str(self.code), self.environment.get("PYTHONPATH")]))
-            with stderr.open("w") as errors:
-                child = self.children.start(
-                    command,
-                    cwd=folder,
-                    env=self.environment | {"PYTHONPATH": path},
-                    stdout=subprocess.DEVNULL,
-                    stderr=errors,
-                )
-                ended = self.children.wait(child)
-            if not result.exists():
-                said = " ".join(stderr.read_text(errors="replace").splitlines()[-STDERR_LINES_SHOWN:])
-                return (
-                    None,
-                    f"{op}: the tuning child ended with code {ended.returncode} (limit {self.limit_s} s): {said}",
-                )
+            content = {"op": op, "shapes": shapes, "buckets": list(self.buckets), "file": str(working), "tune": tune}
+            environment = self.environment | {"PYTHONPATH": path}
+            answer = Job("pipeline.tuning.worker", content, folder, environment, self.limit_s).run(self.children)
+            if answer.result is None:
+                said = f"the tuning child ended with code {answer.returncode} (limit {self.limit_s} s)"
+                return None, f"{op}: {said}: {answer.last_words}"
             if tune and working.exists():
                 write_atomically(self.file, working.read_text())
-            return json.loads(result.read_text()), None
+            return answer.result, None
 
 
 def shape_of(key: str, op: str) -> Shape | None:

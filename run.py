@@ -100,7 +100,7 @@ def select(recipe: Recipe, needs: Mapping[str, Sequence[str]]) -> dict[str, Stag
 def validate(recipe: Recipe, stages: Mapping[str, Stage], needs: Mapping[str, Sequence[str]]) -> Any:
     """The graph; ConfigError with everything that is wrong with graph, options, model and layout together."""
     problems = [problem for stage in stages.values() for problem in stage.problems()]
-    problems += unselected(needs)
+    problems += unselected(needs) + recipe.output.problems()
     graph = None
     for attempt in (
         lambda: build_graph(stages, needs, seeded=SEEDED, known=sorted(all_stages())),

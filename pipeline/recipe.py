@@ -58,6 +58,10 @@ class Output:
     dir: str = ""
     """The folder a server is pointed at."""
 
+    def problems(self) -> list[str]:
+        """A path that DeepGEMM would take for several: it splits its cache directory at colons."""
+        return [f"output.dir must not contain ':', got {self.dir!r}"] if ":" in self.dir else []
+
 
 @dataclass(kw_only=True, slots=True)
 class StoreChoice:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import shutil
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -28,7 +30,9 @@ class Table:
         self.rows.append(cells)
 
     def render(self, width: int | None = None) -> str:
-        """The table as text, at most `width` columns wide; long cells wrap."""
+        """The table as text, at most `width` columns wide (None: the terminal's width); long cells wrap."""
+        if width is None:
+            width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH_WITHOUT_TERMINAL
         table = RichTable(title=Text(self.title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
         for index, column in enumerate(self.columns):
             numeric = all(isinstance(row[index], int | float) for row in self.rows)
@@ -36,5 +40,5 @@ class Table:
         for row in self.rows:
             table.add_row(*(Text(str(cell)) for cell in row))
         text = io.StringIO()
-        Console(file=text, width=width or WIDTH_WITHOUT_TERMINAL, color_system=None).print(table)
+        Console(file=text, width=width, color_system=None).print(table)
         return text.getvalue()

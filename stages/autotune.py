@@ -46,7 +46,7 @@ class Autotune(Stage):
     ops: list[str] = field(default_factory=list[str])
     """FlashInfer operations to tune: fp8_gemm, bf16_gemm, cutlass_fused_moe; empty means what the server tunes."""
     frozen: bool = False
-    """Tune nothing, and fail when a shape of `ops` has no tactic."""
+    """Tune nothing, and fail when a shape of `ops` has no tactic in the output's file; needs no GPU."""
     limit_s: float = 600.0
     """Seconds that tuning one operation may take; what takes longer is ended and recorded as bad."""
 
@@ -101,7 +101,8 @@ class Autotune(Stage):
 
     def _tune(self, ctx: View, progress: Reporter) -> tuple[tuple[Tuned, ...], list[OpResult]]:
         recipe, batch = ctx[RECIPE], ctx[BATCH].requests
-        if not self.ops or nothing_can_be_timed(recipe) is not None:
+        not_here = nothing_can_be_timed(recipe) if self.ops else None
+        if not self.ops or (not_here is not None and not self.frozen):
             return (), []
         buckets = power_of_two_buckets(batch)
         weights = dict.fromkeys((p.n, p.k) for p in ctx[WORKLOAD].problems if p.kernel is Kernel.DENSE)
@@ -121,7 +122,7 @@ class Autotune(Stage):
             else:
                 tuner, result = tune_beside_foreign_files(tuner, op, shapes)
             results.append(result)
-            if result.bad is None:
+            if result.bad is None and not_here is None:
                 tuned.append(Tuned(tuner, op, shapes))
         progress("operations tuned", len(self.ops), len(self.ops))
         return tuple(tuned), results

@@ -97,6 +97,7 @@ def manifest(
 ) -> dict[str, Any]:
     """Every file with size and hash, everything that enters a kernel key, and the problems and M covered."""
     files = [folder / "env.sh", folder / "recipe.yaml"]
+    files += sorted((folder / "autotune").glob("*.json"))
     files += sorted(path for path in (baked.warm_cache / "cache").rglob("*") if path.is_file())
     return {
         "schema": "preheat-manifest/1",

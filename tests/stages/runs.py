@@ -8,12 +8,13 @@ from typing import Any
 from torch import Tensor
 
 from pipeline.buffers.decode_set import AdapterKind
+from pipeline.engine.children import Children
 from pipeline.engine.context import Context
 from pipeline.engine.events import Event, Events
 from pipeline.engine.stage import Result, Skipped, Stage
 from pipeline.kernels.reference import ReferenceKernels
 from pipeline.recipe import Device, Recipe
-from pipeline.slots import EVENTS, KERNELS, RECIPE
+from pipeline.slots import CHILDREN, EVENTS, KERNELS, RECIPE
 from pipeline.workload.hf_config import Model
 from pipeline.workload.parallel import Parallel
 from tests.workload.recipes import server, target, tiny
@@ -70,6 +71,7 @@ class Bench:
         self.context.seed(RECIPE, self.recipe)
         self.context.seed(KERNELS, self.kernels)
         self.context.seed(EVENTS, Events(self.events.append))
+        self.context.seed(CHILDREN, Children())
 
     def run(self, *stages: Stage) -> Result | Skipped:
         """Run them in order; the last one's result."""

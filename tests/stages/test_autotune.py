@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pipeline.buffers.decode_set import AdapterKind
-from pipeline.engine.errors import SlotError
+from pipeline.engine.errors import SlotError, StageError
 from pipeline.engine.stage import Skipped
 from pipeline.slots import DECODE_BUFFERS, FORWARD, RESERVED, ForwardResult
 from pipeline.workload.parallel import A2A, Parallel
@@ -115,3 +116,21 @@ def test_the_stage_keeps_to_its_contract() -> None:
     narrow = bench.context.scoped("autotune", reads=(*Autotune.reads[1:], *Autotune.may_read), writes=Autotune.writes)
     with pytest.raises(SlotError, match="reads 'recipe' without declaring it"):
         Autotune().run(narrow)
+
+
+def test_frozen_without_a_file_names_the_first_shape_that_has_no_tactic(tmp_path: Path) -> None:
+    bench = before_autotune()
+    bench.recipe.output.dir = str(tmp_path)
+    with pytest.raises(StageError, match=r"autotune.frozen: .* of fp8_gemm have no tactic .* tune once"):
+        bench.run(Autotune(ops=["fp8_gemm"], frozen=True))
+
+
+def test_an_unknown_operation_is_answered_with_the_nearest_name() -> None:
+    (problem,) = Autotune(ops=["fp8_gem"]).problems()
+    assert "did you mean 'fp8_gemm'" in problem
+
+
+def test_operations_asked_for_without_a_gpu_are_named_in_the_reason() -> None:
+    bench = before_autotune()
+    result = bench.run(Autotune(ops=["bf16_gemm"]))
+    assert result.reason.startswith("bf16_gemm: tactics are timed on the target GPU")

@@ -75,7 +75,7 @@ def test_kimi_k2_over_sixteen_ranks_has_its_own_shapes_and_is_not_fused() -> Non
         "mlp.experts.w13": "256x7168 (384)",
         "mlp.experts.w2": "7168x128 (384)",
     }
-    assert workload.facts.dense_layers == (0,)
+    assert [layer for layer in range(workload.facts.num_layers) if not workload.facts.is_moe(layer)] == [0]
 
 
 def test_without_a_query_rank_the_query_is_one_column_split_projection() -> None:

@@ -40,11 +40,6 @@ class DeepseekFacts:
     moe_every: int
     quantization: Quantization
 
-    @property
-    def dense_layers(self) -> tuple[int, ...]:
-        """Layers with a dense feed-forward part."""
-        return tuple(layer for layer in range(self.num_layers) if not self.is_moe(layer))
-
     def is_moe(self, layer: int) -> bool:
         """Whether the layer has experts."""
         return layer >= self.first_dense and layer % self.moe_every == 0

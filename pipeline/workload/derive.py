@@ -50,11 +50,11 @@ class Workload:
 def derive(model: Model, parallel: Parallel, server: Server, target: Target) -> Workload:
     """Everything that follows from the recipe; ConfigError lists all that is wrong with it."""
     facts, found = _facts(model)
-    found += parallel.problems() + server.problems() + target.problems()
+    wrong_sizes = parallel.problems()
+    found += wrong_sizes + server.problems() + target.problems()
+    if facts is not None and not wrong_sizes:
+        found += partition_problems(parallel, facts.num_layers) + deepseek.layout_problems(facts, parallel)
     if facts is None or found:
-        raise ConfigError(*found)
-    found += partition_problems(parallel, facts.num_layers) + deepseek.layout_problems(facts, parallel)
-    if found:
         raise ConfigError(*found)
     fused = sglang.shared_experts_not_fused(facts, server, parallel) is None
     stages = tuple(
@@ -85,7 +85,8 @@ def _facts(model: Model) -> tuple[DeepseekFacts | None, list[str]]:
         return None, [f"{where}: architecture {name!r} is not supported; supported: {', '.join(sorted(FAMILIES))}"]
     reader = Facts(config, where)
     facts = FAMILIES[name].read(reader, name)
-    return facts, reader.problems
+    # What follows from a field that is absent would only be a second line about the same thing.
+    return (None if reader.problems else facts), reader.problems
 
 
 def _split(facts: DeepseekFacts, parallel: Parallel) -> list[tuple[int, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -232,3 +233,12 @@ def test_mistakes_in_every_part_of_a_recipe_are_told_together(tmp_path: Path) ->
         )
     for key in ("model.hf_config", "parallel.attn_dp", "parallel.moe_dense_tp_size", "server.tokens", "target.num_sms"):
         assert any(key in line for line in caught.value.problems), key
+
+
+def test_layout_server_and_target_are_judged_together() -> None:
+    wrong = Parallel(tp=3, pp=70)
+    with pytest.raises(ConfigError) as refused:
+        derive(deepseek(), wrong, server(cuda_graph_max_bs=0), replace(target(), num_sms=0))
+    said = "\n".join(refused.value.problems)
+    for part in ("num_attention_heads 128", "parallel.pp 70 exceeds", "server.cuda_graph_max_bs", "target.num_sms"):
+        assert part in said

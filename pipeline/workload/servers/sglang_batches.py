@@ -76,8 +76,8 @@ def nothing_to_autotune(server: Server) -> str | None:
     if server.moe_runner_backend in AUTOTUNED_RUNNERS:
         return None
     return (
-        f"SGLang tunes FlashInfer only for a FlashInfer MoE runner or an FP4/FP8 FlashInfer GEMM backend; this "
-        f"recipe's experts run on moe_runner_backend={server.moe_runner_backend.name} and its dense layers on DeepGEMM"
+        "SGLang tunes FlashInfer only for a FlashInfer MoE runner or an FP4/FP8 FlashInfer GEMM backend; "
+        f"server.moe_runner_backend={server.moe_runner_backend.name} is no FlashInfer runner, and dense layers are on DeepGEMM"
     )
 
 

@@ -25,7 +25,7 @@ from omegaconf import OmegaConf
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from pipeline.deepgemm.cache import publish, read_sources
-from pipeline.deepgemm.discovery import Discoverer
+from pipeline.deepgemm.discovery import MAX_SHARDS, Discoverer
 from pipeline.deepgemm.farm import Farm, default_workers
 from pipeline.deepgemm.memo import discovery_digest, remembered
 from pipeline.deepgemm.store import Store
@@ -84,7 +84,8 @@ class Bench:
         """A discoverer with folders of its own."""
         gpu = build(self.target, cache_dir=self.folder / "gpu", cuda_home=self.toolkit.cuda_home)
         compiler = self.toolkit.nvcc if real_compiler else None
-        return Discoverer(gpu, self.toolkit, Children(), self.folder / name / "scratch", compiler)
+        workers = 1 if real_compiler else MAX_SHARDS
+        return Discoverer(gpu, self.toolkit, Children(), self.folder / name / "scratch", compiler, workers)
 
     def serial(self, problems: Sequence[Problem], name: str) -> tuple[float, set[str]]:
         """(seconds, keys) of the server-style sweep."""

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +66,7 @@ class Compared:
 
 def server_sweep(bench: Bench, problems: Sequence[Problem], cache: Path) -> float:
     """Seconds to execute every M on the GPU, compiling what the cache lacks when its M first comes."""
-    discoverer = on_real_gpu(replace(bench.discoverer("server"), compiler=bench.toolkit.nvcc))
+    discoverer = on_real_gpu(bench.discoverer("server", real_compiler=True))
     started_s = time.monotonic()
     discoverer.record(problems, cache, say("server-style sweep"))
     return time.monotonic() - started_s

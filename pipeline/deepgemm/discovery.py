@@ -102,6 +102,8 @@ class Discoverer:
     """Where working folders are made; it must allow execution (the stand-in compiler is started from there)."""
     compiler: Path | None = None
     """What deep_gemm may call to compile; None means the stand-in. The real one compiles as a server does."""
+    max_workers: int = MAX_SHARDS
+    """Most workers side by side; a server's own sweep is one."""
 
     def record(self, problems: Sequence[Problem], cache_dir: Path, on_progress: OnProgress) -> Discovery:
         """Launch everything; keys that `cache_dir` lacks are left there with stub cubins."""
@@ -124,7 +126,7 @@ class Discoverer:
 
     def _run(self, problems: Sequence[Problem], folder: Path, cache_dir: Path, on_progress: OnProgress) -> Discovery:
         started_s = time.monotonic()
-        shards = split_evenly(problems, num_shards(problems, num_cores()))
+        shards = split_evenly(problems, num_shards(problems, min(num_cores(), self.max_workers)))
         total, launched = sum(len(problem.m) for problem in problems), dict[int, int]()
 
         def run(number: int) -> Discovery:

@@ -77,7 +77,8 @@ def nothing_to_autotune(server: Server) -> str | None:
         return None
     return (
         "SGLang tunes FlashInfer only for a FlashInfer MoE runner or an FP4/FP8 FlashInfer GEMM backend; "
-        f"server.moe_runner_backend={server.moe_runner_backend.name} is no FlashInfer runner, and dense layers are on DeepGEMM"
+        f"server.moe_runner_backend={server.moe_runner_backend.name} is no FlashInfer runner, and dense layers are on "
+        "DeepGEMM"
     )
 
 

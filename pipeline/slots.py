@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pipeline.buffers.adapters import DecodeBuffers
     from pipeline.buffers.arena import Arena
-    from pipeline.deepgemm.discovery import Discoverer, Discovery
+    from pipeline.deepgemm.discovery import Discoverer
     from pipeline.deepgemm.farm import Source
     from pipeline.deepgemm.toolkit import Toolkit
     from pipeline.kernels import Kernels
@@ -68,8 +68,6 @@ class Baked:
     warm_cache: Path
     toolkit: Toolkit
     discoverer: Discoverer
-    discovery: Discovery | None
-    """None when nothing was baked in this run (mode=verify)."""
     sources: list[Source]
     """The kernels' sources with their compiler arguments; empty when nothing was baked."""
 
@@ -79,7 +77,6 @@ class Proof:
     """What verify established."""
 
     keys_of_problem: dict[str, int]
-    num_keys: int
 
 
 RECIPE: Slot[Recipe] = Slot("recipe")

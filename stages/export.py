@@ -21,8 +21,8 @@ from pipeline.slots import BAKED, PROOF, RECIPE, RECIPE_YAML, WORKLOAD, Baked
 from pipeline.workload.problems import Problem
 
 PACKAGES = ("torch", "flashinfer-python", "sgl-deep-gemm", "hydra-core", "omegaconf", "networkx")
-# Both servers print DeepGEMM's own variables; SGLang overwrites DG_JIT_CACHE_DIR with its own at import.
-SERVER_VARIABLES = {"sglang": ("SGLANG_DG_CACHE_DIR",), "vllm": ("DG_JIT_CACHE_DIR",)}
+# SGLang overwrites DG_JIT_CACHE_DIR with this one at import.
+CACHE_VARIABLE = "SGLANG_DG_CACHE_DIR"
 
 
 @dataclass(kw_only=True)
@@ -83,12 +83,11 @@ def env_script(recipe: Recipe) -> str:
         "# Source it from bash; the folder may be moved or copied into an image.",
         'PREHEAT_WARM_CACHE="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"',
     ]
-    lines += [f'export {name}="$PREHEAT_WARM_CACHE/deep_gemm"' for name in SERVER_VARIABLES[recipe.server.name]]
-    if recipe.server.name == "sglang":
-        lines += [
-            "# The kernels are there already: do not run the server's own sweep, load each at its first use.",
-            "export SGLANG_JIT_DEEPGEMM_PRECOMPILE=0",
-        ]
+    lines += [
+        f'export {CACHE_VARIABLE}="$PREHEAT_WARM_CACHE/deep_gemm"',
+        "# The kernels are there already: do not run the server's own sweep, load each at its first use.",
+        "export SGLANG_JIT_DEEPGEMM_PRECOMPILE=0",
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -73,12 +73,12 @@ class Sweep(Stage):
         toolkit, discoverer = prepare(recipe, children)
         warm_cache = Path(recipe.output.dir).absolute() / WARM_CACHE
         if not problems:
-            ctx[BAKED] = Baked(warm_cache, toolkit, discoverer, None, [])
+            ctx[BAKED] = Baked(warm_cache, toolkit, discoverer, [])
             return Skipped("no problem of this recipe goes to DeepGEMM; see the plan for the reasons", {"problems": 0})
         if recipe.mode is Mode.verify:
             if not (warm_cache / "cache").is_dir():
                 raise ConfigError(f"output.dir: {warm_cache} holds no cache to verify; bake it first with mode=run")
-            ctx[BAKED] = Baked(warm_cache, toolkit, discoverer, None, [])
+            ctx[BAKED] = Baked(warm_cache, toolkit, discoverer, [])
             return Skipped("mode=verify compiles nothing; verify launches every M again", {"problems": len(problems)})
         needed = self.bytes_per_kernel * KERNELS_PER_PROBLEM * len(problems)
         store_dir = Path(recipe.store.dir).absolute()
@@ -89,7 +89,7 @@ class Sweep(Stage):
         sources = read_sources(found.stub_cache)
         compiled = farm.compile(sources, lambda done: progress("kernels", _finished(done), len(sources)))
         publish(found.stub_cache, compiled.cubins, warm_cache, toolkit=toolkit, sm=recipe.target.sm)
-        ctx[BAKED] = Baked(warm_cache, toolkit, discoverer, found.discovery, sources)
+        ctx[BAKED] = Baked(warm_cache, toolkit, discoverer, sources)
         return self._result(problems, found, compiled, farm)
 
     def _discover(

@@ -111,7 +111,7 @@ class Verify(Stage):
         figures["coverage_compiles"] = len(lacking)
         figures["seconds_coverage"] = round(found.seconds, 3)
         keys = {problem.name: len(kernels.keys) for problem, kernels in zip(problems, found.problems, strict=True)}
-        ctx[PROOF] = Proof(keys, len(found.keys))
+        ctx[PROOF] = Proof(keys)
         faults = [missing_line(key, problems, found) for key in lacking]
         mismatch = gpu_mismatch(ctx[RECIPE].target)
         if mismatch is None:

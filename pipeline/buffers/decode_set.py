@@ -56,6 +56,11 @@ class DecodeSize:
     has_encoder: bool = False
     has_mamba: bool = False
 
+    @property
+    def decode_tokens(self) -> int:
+        """Tokens of the largest decode step."""
+        return self.max_batch * self.tokens_per_request
+
 
 def aligned_batch(batch: int, size: DecodeSize) -> int:
     """The batch of a dummy run: rounded up to what every parallel axis divides."""
@@ -65,7 +70,7 @@ def aligned_batch(batch: int, size: DecodeSize) -> int:
 def decode_specs(size: DecodeSize) -> list[BufferSpec]:
     """One spec for each field that is present; an absent field has none, so no view can ever slice it."""
     tokens, batch, per_request = size.max_tokens, size.max_batch, size.tokens_per_request
-    decode_tokens = batch * per_request
+    decode_tokens = size.decode_tokens
 
     def field(name: str, dtype: str, *shape: int, fill: int | bool = 0, rows_axis: int = 0) -> BufferSpec:
         return BufferSpec(PREFIX + name, dtype, shape, fill=fill, rows_axis=rows_axis)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pipeline.buffers.alignment import round_up
-from pipeline.buffers.decode_set import MODEL_DTYPE, AdapterKind, DecodeSize, aligned_batch, decode_specs
+from pipeline.buffers.decode_set import MODEL_DTYPE, AdapterKind, DecodeSize, decode_specs
 from pipeline.buffers.layout import BufferSpec, Layout, lay_out
 from pipeline.workload.derive import StageLayers, Workload
 from pipeline.workload.linears import Linear, Role
@@ -40,8 +40,6 @@ class BufferPlan:
     size: DecodeSize
     layers: tuple[LayerPlan, ...]
     layout: Layout
-    on_gpu: bool
-    """On the CPU all experts share one weight, because the reference has no use for more."""
 
 
 def decode_size(
@@ -74,14 +72,16 @@ def decode_size(
 def plan_buffers(
     workload: Workload, parallel: Parallel, server: Server, kind: AdapterKind, *, on_gpu: bool
 ) -> BufferPlan:
-    """The layout of the one allocation."""
+    """The layout of the one allocation.
+
+    On the CPU all experts share one weight, because the reference has no use for more.
+    """
     size = decode_size(workload, parallel, server, kind, row_multiple=TMA_ROWS if on_gpu else 1)
-    tokens = aligned_batch(size.max_batch, size) * size.tokens_per_request
-    layers = distinct_layers(workload, parallel, tokens)
+    layers = distinct_layers(workload, parallel, size.decode_tokens)
     specs = decode_specs(size)
     for layer in layers:
         specs += layer_specs(layer, workload, parallel, size, on_gpu=on_gpu)
-    return BufferPlan(size, layers, lay_out(specs), on_gpu)
+    return BufferPlan(size, layers, lay_out(specs))
 
 
 def distinct_layers(workload: Workload, parallel: Parallel, tokens: int) -> tuple[LayerPlan, ...]:
@@ -102,7 +102,7 @@ def layer_specs(
     layer: LayerPlan, workload: Workload, parallel: Parallel, size: DecodeSize, *, on_gpu: bool
 ) -> list[BufferSpec]:
     """Operands of one dummy layer, live in its phase only."""
-    facts, tokens, phase = workload.facts, size.max_batch * size.tokens_per_request, frozenset({layer.phase})
+    facts, tokens, phase = workload.facts, size.decode_tokens, frozenset({layer.phase})
 
     def buffer(name: str, dtype: str, *shape: int) -> BufferSpec:
         return BufferSpec(f"{layer.phase}.{name}", dtype, shape, fill=None, phases=phase)

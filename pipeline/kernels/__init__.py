@@ -16,7 +16,6 @@ from torch import Tensor
 
 from pipeline.engine.runner import Measured
 
-SCALE_BLOCK = 128
 Quantized = tuple[Tensor, Tensor]
 
 

@@ -13,8 +13,9 @@ import torch
 import triton
 from torch import Tensor
 
+from pipeline.buffers.sizing import SCALE_BLOCK
 from pipeline.engine.errors import HostError
-from pipeline.kernels import SCALE_BLOCK, Quantized, triton_kernels
+from pipeline.kernels import Quantized, triton_kernels
 
 # Launching a Triton kernel means more than calling a Python function; a checker cannot follow it.
 small: Any = triton_kernels

@@ -13,9 +13,10 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
+from pipeline.buffers.sizing import SCALE_BLOCK
 from pipeline.engine.errors import HostError
 from pipeline.engine.host import available_bytes
-from pipeline.kernels import SCALE_BLOCK, Quantized
+from pipeline.kernels import Quantized
 from pipeline.kernels.allocation_meter import AllocationMeter
 
 FP8_E4M3_MAX = 448.0  # largest finite float8_e4m3fn

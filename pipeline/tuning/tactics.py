@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -47,21 +47,26 @@ class OpResult:
     bad: str | None = None
     """Why it could not be tuned, or was not."""
 
+    @property
+    def margin(self) -> float | None:
+        """How much less the chosen tactics take than the default; None when they were not timed."""
+        if not self.default_us or self.chosen_us is None:
+            return None
+        return 1 - self.chosen_us / self.default_us
+
     def summary(self) -> str:
         """One line for people."""
         if self.bad is not None:
             return f"{self.op} not tuned: {self.bad}"
         line = f"{self.op}: {self.num_entries} tactics, {self.num_new} new, default kept for {self.num_default_kept}"
-        if self.default_us and self.chosen_us is not None:
-            line += f", {100 * (1 - self.chosen_us / self.default_us):.1f} % less time than the default"
+        if self.margin is not None:
+            line += f", {100 * self.margin:.1f} % less time than the default"
         return line
 
     def to_json(self) -> dict[str, Any]:
-        """For the report; the margin is how much less the chosen tactics take."""
-        margin = None
-        if self.default_us and self.chosen_us is not None:
-            margin = round(1 - self.chosen_us / self.default_us, 4)
-        return {name: getattr(self, name) for name in self.__dataclass_fields__} | {"margin": margin}
+        """For the report."""
+        margin = None if self.margin is None else round(self.margin, 4)
+        return asdict(self) | {"margin": margin}
 
 
 class ForeignFile(Exception):

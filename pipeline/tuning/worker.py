@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 
+from pipeline.tuning.tactics import DEFAULT_TACTIC
+
 REPEATS = 20
 WARM_UP = 5
-# FlashInfer's own mark for "what you would take without tuning".
-DEFAULT_TACTIC = -1
 
 
 def main(job_path: str, result_path: str) -> None:

@@ -13,19 +13,11 @@ from pipeline.deepgemm.toolkit import find_toolkit
 from pipeline.engine.children import Children
 from pipeline.engine.errors import StageError
 from pipeline.virtual_gpu.build import build
-from pipeline.virtual_gpu.targets import Target
 from pipeline.workload.problems import Kernel, MList, Problem
 from tests.fake_toolkit import make_toolkit
+from tests.workload.recipes import target
 
-H200 = Target(
-    name="h200",
-    product="NVIDIA H200",
-    num_sms=132,
-    l2_bytes=52428800,
-    shared_bytes_per_block=232448,
-    shared_bytes_per_sm=233472,
-    memory_bytes=150754820096,
-)
+H200 = target("h200")
 
 
 def problem(kernel: Kernel, n: int, k: int, groups: int, m: MList) -> Problem:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from pipeline.buffers.adapters import DecodeBuffers
     from pipeline.buffers.arena import Arena
+    from pipeline.deepgemm.compiler import Source
     from pipeline.deepgemm.discovery import Discoverer
-    from pipeline.deepgemm.farm import Source
     from pipeline.deepgemm.toolkit import Toolkit
     from pipeline.kernels import Kernels
     from pipeline.tuning.tactics import Tuner

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.deepgemm.classic_keys import Compiler, compiler_of, include_folder, is_classic, relocate
-from pipeline.deepgemm.farm import Source
+from pipeline.deepgemm.compiler import Source
 from pipeline.deepgemm.memo import distribution_version, package_folder
 from pipeline.deepgemm.store import tree_digest
 from pipeline.engine.context import View

@@ -6,6 +6,7 @@ compiles, and can be told to be slow or to reject a kernel.
 
 from __future__ import annotations
 
+import re
 import struct
 import sys
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ Build cuda_{release}.fake
 NVCC = """#!{python} -IS
 import os, re, sys, time
 sys.path.insert(0, {tests!r})
-from fake_toolkit import cubin
+from fake_toolkit import cubin, ptx
 arguments = sys.argv[1:]
 if "--version" in arguments:
     sys.stdout.write({version!r})
@@ -29,17 +30,20 @@ if "--version" in arguments:
 if "--dryrun" in arguments:
     print("#$ TOP={home}/bin/..", file=sys.stderr)
     sys.exit(0)
-source = open(next(word for word in arguments if word.endswith(".cu"))).read()
+source = open(next(word for word in arguments if word.endswith((".cu", ".ptx")))).read()
 output = arguments[arguments.index("--output-file") + 1]
 arch = int(re.search(r"sm_([0-9]+)", " ".join(arguments))[1])
 time.sleep({delay_s})
 if {reject!r} and {reject!r} in source:
     print("kernel.cu(7): error: rejected by the fake nvcc", file=sys.stderr)
     sys.exit(2)
+if "--ptx" in arguments:
+    open(output, "w").write(ptx(source))
+    sys.exit(0)
 with open({log!r}, "a") as log:
     log.write(source.replace("\\n", " ") + "\\n")
 with open(output, "wb") as file:
-    file.write(cubin(arch))
+    file.write(cubin(arch, entry=(re.findall(r"[.]entry (\\w+)", source) or ["kernel0"])[0]))
 """
 
 
@@ -75,9 +79,22 @@ def make_toolkit(home: Path, *, release: str = "13.0", delay_s: float = 0.0, rej
     return FakeToolkit(home, log)
 
 
-def cubin(sm: int, *, kernels: int = 1, abi: int = 8) -> bytes:
+def ptx(source: str) -> str:
+    """PTX with one entry for each address that a source takes, and the device variable that holds it."""
+    taken = re.findall(r"(preheat_entry_\d+) = reinterpret_cast<void\*>\(&(\w+)<(\w+)>\)", source)
+    entries = dict.fromkeys(f"{name}_{argument}" for _, name, argument in taken)
+    lines = [".version 9.0", ".target sm_90a", ".address_size 64", ""]
+    lines += [f".entry {entry} ( .param .u64 a )\n;" for entry in entries]
+    lines += [f".global .align 8 .u64 {marker} = {name}_{argument};" for marker, name, argument in taken]
+    lines += [".global .align 1 .b8 shared_by_all[1];"]
+    lines += [f".entry {entry} ( .param .u64 a )\n{{\n{{ // }}\n}}\nret; // {entry}\n}}" for entry in entries]
+    return "\n".join(lines) + "\n"
+
+
+def cubin(sm: int, *, kernels: int = 1, abi: int = 8, entry: str = "kernel0") -> bytes:
     """A CUDA ELF file with one parameter section for each kernel, as nvcc 13 (ABI 8) or nvcc 12 (ABI 7) marks it."""
-    names = ["", ".shstrtab", *(f".nv.constant0.kernel{index}" for index in range(kernels))]
+    entries = [entry, *(f"kernel{index}" for index in range(1, kernels))][:kernels]
+    names = ["", ".shstrtab", *(f".nv.constant0.{name}" for name in entries)]
     offsets, strings = [], b""
     for name in names:
         offsets.append(len(strings))

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pipeline.deepgemm.compiler import Source
 from pipeline.deepgemm.cubin import STUB_MARKER, check_cubin
-from pipeline.deepgemm.farm import Source
 from pipeline.deepgemm.toolkit import Toolkit
 from pipeline.engine.scratch import scratch_folder
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import threading
 import time
 from collections import deque
@@ -11,9 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pipeline.buffers.alignment import round_up
+from pipeline.deepgemm.compiler import Compiler, Source
 from pipeline.deepgemm.cubin import check_cubin
 from pipeline.deepgemm.store import Store, kernel_digest
 from pipeline.deepgemm.toolkit import Toolkit
+from pipeline.deepgemm.translation_unit import includes_of, kernel_of
 from pipeline.engine.children import Children
 from pipeline.engine.host import available_bytes, num_cores
 from pipeline.engine.scratch import scratch_folder
@@ -21,15 +24,8 @@ from pipeline.engine.scratch import scratch_folder
 # One nvcc with its cicc and ptxas peaks below this on the largest DeepGEMM kernels.
 BYTES_PER_COMPILER = 1 << 30
 WAIT_FOR_OTHER_RUN_S = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A kernel to compile: its key, its source text and the arguments DeepGEMM gave its compiler."""
-
-    key: str
-    text: str
-    arguments: tuple[str, ...]
+# What one killed run may lose; 16 kernels together cost no less for each than 8 do.
+MAX_GROUP = 8
 
 
 @dataclass(slots=True)
@@ -58,7 +54,8 @@ class Farm:
         """Bring a cubin of every source into the store; one that nvcc rejects does not stop the rest."""
         started_s = time.monotonic()
         done, lock = Compiled(), threading.Lock()
-        waiting = deque(group_sources(sources))
+        missing = [source for source in sources if not self._reuse(source, self._digest(source), done, lock)]
+        waiting = deque(group_sources(missing, self.num_workers))
 
         def work() -> None:
             while True:
@@ -66,10 +63,9 @@ class Farm:
                     if not waiting:
                         return
                     group = waiting.popleft()
-                finished = self._compile_group(group, done, lock)
-                if not finished:
+                if busy := self._compile_group(group, done, lock):
                     with lock:
-                        waiting.append(group)
+                        waiting.append(busy)
                     self.children.pause(WAIT_FOR_OTHER_RUN_S)
                 on_progress(done)
 
@@ -79,73 +75,69 @@ class Farm:
         done.wall_s = time.monotonic() - started_s
         return done
 
-    def _compile_group(self, group: Sequence[Source], done: Compiled, lock: threading.Lock) -> bool:
-        """Whether the group is finished; False when another run holds one of its kernels."""
-        finished = [self._compile_one(source, done, lock) for source in group]
-        return all(finished)
+    def _compile_group(self, group: Sequence[Source], done: Compiled, lock: threading.Lock) -> list[Source]:
+        """Build what the store lacks; returns the kernels that another run, or another key's twin, is at."""
+        digests: dict[str, str] = {}
+        busy: list[Source] = []
+        missing: list[Source] = []
+        with contextlib.ExitStack() as locks:
+            for source in group:
+                digest = digests[source.key] = self._digest(source)
+                if not locks.enter_context(self.store.try_lock(digest)):
+                    busy.append(source)
+                elif not self._reuse(source, digest, done, lock):
+                    self.store.drop(digest)
+                    missing.append(source)
+            if missing:
+                self._build(missing, digests, done, lock)
+        return busy
 
-    def _compile_one(self, source: Source, done: Compiled, lock: threading.Lock) -> bool:
-        digest = kernel_digest(source.text, source.arguments, self.toolkit.version_text)
-        with self.store.try_lock(digest) as mine:
-            if not mine:
-                return False
-            cubin = self.store.find(digest)
-            if cubin is not None and check_cubin(cubin, self.sm) is None:
-                with lock:
-                    done.num_reused += 1
-                    done.cubins[source.key] = cubin
-                return True
-            self.store.drop(digest)
-            built, message, cpu_s = self._nvcc(source, digest)
+    def _digest(self, source: Source) -> str:
+        return kernel_digest(source.text, source.arguments, self.toolkit.version_text)
+
+    def _reuse(self, source: Source, digest: str, done: Compiled, lock: threading.Lock) -> bool:
+        cubin = self.store.find(digest)
+        if cubin is None or check_cubin(cubin, self.sm) is not None:
+            return False
         with lock:
-            done.cpu_s += cpu_s
-            if built is None:
-                done.failed[source.key] = message
-            else:
-                done.num_compiled += 1
-                done.cubins[source.key] = built
+            done.num_reused += 1
+            done.cubins[source.key] = cubin
         return True
 
-    def _nvcc(self, source: Source, digest: str) -> tuple[Path | None, str, float]:
-        """(cubin in the store or None, nvcc's message, CPU seconds)."""
+    def _build(self, sources: Sequence[Source], digests: dict[str, str], done: Compiled, lock: threading.Lock) -> None:
         with scratch_folder(self.store.root / "scratch", "nvcc-") as folder:
-            (folder / "kernel.cu").write_text(source.text)
-            command = [str(self.toolkit.nvcc), *relocated(source.arguments, folder)]
-            log = folder / "log"
-            with log.open("w") as output:
-                # Temporary files of a compiler that is killed go with the folder.
-                environment = {**os.environ, "TMPDIR": str(folder)}
-                child = self.children.start(command, cwd=folder, env=environment, stdout=output, stderr=output)
-                ended = self.children.wait(child)
-            message = log.read_text(errors="replace").strip()
-            built = folder / "kernel.cubin"
-            if ended.returncode != 0:
-                return None, f"nvcc exit {ended.returncode}: {message}", ended.cpu_s
-            if (wrong := check_cubin(built, self.sm)) is not None:
-                return None, f"nvcc succeeded but {wrong}", ended.cpu_s
-            return self.store.put(digest, built), message, ended.cpu_s
+            compiler = Compiler(self.toolkit, self.children, folder, self.sm)
+            for source, outcome in compiler.build(sources):
+                # Into the store at once: a run that is killed loses what is being made, not what was made.
+                kept = self.store.put(digests[source.key], outcome) if isinstance(outcome, Path) else None
+                with lock:
+                    if kept is None:
+                        done.failed[source.key] = str(outcome)
+                    else:
+                        done.num_compiled += 1
+                        done.cubins[source.key] = kept
+            with lock:
+                done.cpu_s += compiler.cpu_s
 
 
-def group_sources(sources: Sequence[Source]) -> list[list[Source]]:
-    """Kernels that one compiler call builds. Groups of one for now: design.md section 7 has what larger ones gain."""
-    return [[source] for source in sources]
+def group_sources(sources: Sequence[Source], num_workers: int) -> list[list[Source]]:
+    """Kernels that one compiler call builds: same options and headers, at most MAX_GROUP, in waves of equal groups.
 
-
-def relocated(arguments: Sequence[str], folder: Path) -> list[str]:
-    """The recorded arguments with input and output in `folder`."""
-    moved: list[str] = []
-    rest = iter(arguments)
-    for argument in rest:
-        if argument in ("-o", "--output-file"):
-            next(rest, None)
-            moved += [argument, str(folder / "kernel.cubin")]
-        else:
-            moved.append(str(folder / "kernel.cu") if argument.endswith(".cu") else argument)
-    return moved
+    A source that is not written as DeepGEMM writes them is a group of its own.
+    """
+    alike: dict[tuple[str, ...], list[Source]] = {}
+    for number, source in enumerate(sources):
+        # Two of DeepGEMM's headers declare one name differently and do not go together.
+        kind = (*includes_of(source.text), *source.options) if kernel_of(source.text) else (str(number),)
+        alike.setdefault(kind, []).append(source)
+    num_groups = round_up(-(-len(sources) // MAX_GROUP), num_workers)
+    groups: list[list[Source]] = []
+    for members in alike.values():
+        share = min(len(members), max(-(-len(members) // MAX_GROUP), num_groups * len(members) // len(sources)))
+        groups += [members[start::share] for start in range(share)]
+    return groups
 
 
 def default_workers() -> int:
-    """Half as many compilers again as there are cores (kernels take equally long, so fewer would end in a wave that
-    leaves cores idle), as far as the free memory allows; at least one.
-    """
-    return max(1, min(num_cores() * 3 // 2, available_bytes() // BYTES_PER_COMPILER))
+    """As many compilers as there are cores, as far as the free memory allows; at least one."""
+    return max(1, min(num_cores(), available_bytes() // BYTES_PER_COMPILER))

@@ -2,10 +2,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pipeline.deepgemm.farm import Compiled, Farm, Source, default_workers, group_sources, relocated
+import pytest
+
+from pipeline.deepgemm.compiler import Source
+from pipeline.deepgemm.farm import MAX_GROUP, Compiled, Farm, default_workers, group_sources
 from pipeline.deepgemm.store import Store
 from pipeline.deepgemm.toolkit import find_toolkit
 from pipeline.engine.children import Children
+from tests.deepgemm.test_translation_unit import source
 from tests.fake_toolkit import FakeToolkit, make_toolkit
 
 ARGUMENTS = ("/x/kernel.cu", "--cubin", "--output-file", "/x/kernel.cubin", "--gpu-architecture=sm_90a")
@@ -60,15 +64,35 @@ def test_nothing_to_compile_is_no_work(tmp_path: Path):
     assert done == Compiled(wall_s=done.wall_s)
 
 
-def test_arguments_move_with_their_folder(tmp_path: Path):
-    moved = relocated(ARGUMENTS, tmp_path)
-    assert moved[0] == str(tmp_path / "kernel.cu")
-    assert moved[3] == str(tmp_path / "kernel.cubin")
-    assert moved[4] == ARGUMENTS[4]
+def real_sources(number: int, header: str = "gemm.cuh") -> list[Source]:
+    return [Source(f"gemm.{index}", source(index, header), ARGUMENTS) for index in range(number)]
 
 
-def test_groups_hold_every_source_once():
-    assert [source for group in group_sources(sources(3)) for source in group] == sources(3)
+@pytest.mark.parametrize(
+    ("number", "workers", "sizes"), [(50, 2, {6, 7}), (58, 16, {3, 4}), (3, 16, {1}), (16, 2, {8})]
+)
+def test_groups_are_even_small_enough_and_fill_whole_waves(number: int, workers: int, sizes: set[int]):
+    groups = group_sources(real_sources(number), workers)
+    assert {len(group) for group in groups} == sizes
+    assert max(sizes) <= MAX_GROUP
+    assert sorted(one.key for group in groups for one in group) == sorted(one.key for one in real_sources(number))
+
+
+def test_headers_and_options_that_differ_do_not_share_a_compiler_call():
+    other = [Source("other", source(1), (*ARGUMENTS, "-g"))]
+    groups = group_sources([*real_sources(4), *real_sources(4, "layout.cuh"), *other], 1)
+    assert sorted(len(group) for group in groups) == [1, 4, 4]
+
+
+def test_a_source_that_is_not_written_as_usual_is_compiled_by_itself():
+    assert [len(group) for group in group_sources(sources(3), 1)] == [1, 1, 1]
+
+
+def test_what_the_store_has_does_not_thin_out_the_groups(tmp_path: Path):
+    toolkit = make_toolkit(tmp_path / "cuda")
+    farm(tmp_path, toolkit).compile(sources(4), lambda state: None)
+    done = farm(tmp_path, toolkit).compile(sources(5), lambda state: None)
+    assert (done.num_compiled, done.num_reused) == (1, 4)
 
 
 def test_there_is_always_a_worker():

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pipeline.deepgemm.discovery import Discoverer
     from pipeline.deepgemm.toolkit import Toolkit
     from pipeline.kernels import Kernels
-    from pipeline.tuning.tactics import Tuner
+    from pipeline.tuning.tactics import Shape, Tuner
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +42,11 @@ class AlignedBatch:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """An operation whose tactics are in the tuner's file, and the shapes (M, N, K) that they cover."""
+    """An operation whose tactics are in the tuner's file, and the shapes that they cover."""
 
     tuner: Tuner
     op: str
-    shapes: tuple[tuple[int, int, int], ...]
+    shapes: tuple[Shape, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Run a decode-shaped dummy forward over the arena, inside the tuning context where the server tunes something."""
+"""Run decode- and extend-shaped dummy forwards over the arena, and tune where the server tunes something."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ from pipeline.slots import (
     ForwardResult,
     Tuned,
 )
-from pipeline.tuning.tactics import FUSED_MOE, TUNABLE, ForeignFile, OpResult, Tuner, power_of_two_buckets
+from pipeline.tuning.tactics import FUSED_MOE, TUNABLE, ForeignFile, OpResult, Shape, Tuner, power_of_two_buckets
+from pipeline.workload.derive import Workload
+from pipeline.workload.linears import Role, Split
 from pipeline.workload.problems import Kernel
 from pipeline.workload.servers import sglang_batches
 
@@ -41,7 +43,7 @@ MAX_FOREIGN_FILES = 100
 
 @dataclass(kw_only=True)
 class Autotune(Stage):
-    """One layer of each distinct kind that any rank holds, at the aligned batch."""
+    """One layer of each distinct kind that any rank holds: at the aligned decode batch, and at one chunk of prefill."""
 
     ops: list[str] = field(default_factory=list[str])
     """FlashInfer operations to tune: fp8_gemm, bf16_gemm, cutlass_fused_moe; empty means what the server tunes."""
@@ -55,7 +57,16 @@ class Autotune(Stage):
     writes = (FORWARD,)
     resource = Resource.DEVICE
     section = "autotune"
-    figures = ("ops", "tactics", "reused", "forward_gemms", "forward_batch", "graphs_replayed", "forward_compiled")
+    figures = (
+        "ops",
+        "tactics",
+        "reused",
+        "forward_gemms",
+        "forward_batch",
+        "extend_tokens",
+        "graphs_replayed",
+        "forward_compiled",
+    )
 
     def run(self, ctx: View) -> Result | Skipped:
         """The forward always runs; with nothing to tune the stage is Skipped with the reason."""
@@ -73,10 +84,13 @@ class Autotune(Stage):
             with arena.phase(layer.phase):
                 dummy = DummyLayer(layer, ctx[WORKLOAD].facts, arena, ctx[KERNELS])
                 dummy.randomize()
-                num_gemms += dummy.run(tokens, view["seq_lens"])
-                if plan.size.kind is AdapterKind.decode_graph:
+                num_gemms += dummy.run(layer.tokens if layer.is_extend else tokens, view["seq_lens"])
+                if plan.size.kind is AdapterKind.decode_graph and not layer.is_extend:
                     replayed += ctx[KERNELS].replay(partial(dummy.run, tokens, view["seq_lens"]))
         progress("layers", len(plan.layers), len(plan.layers))
+        extend_tokens, chunk = max(layer.tokens for layer in plan.layers), ctx[WORKLOAD].chunk
+        if extend_tokens < chunk:
+            log.info("prefill ran with %d tokens of a chunk's %d: the CPU has no more time", extend_tokens, chunk)
         tuned, results = self._tune(ctx, progress)
         least = min(view["seq_lens"].tolist())
         num_tactics = sum(result.num_entries for result in results)
@@ -87,6 +101,7 @@ class Autotune(Stage):
             "reused": sum(result.num_entries - result.num_new for result in results),
             "forward_gemms": num_gemms,
             "forward_batch": batch,
+            "extend_tokens": max(layer.tokens for layer in plan.layers if layer.is_extend),
             "graphs_replayed": replayed or None,
             "forward_compiled": ctx[KERNELS].num_compiled(),
         }
@@ -105,13 +120,12 @@ class Autotune(Stage):
         if not self.ops or (not_here is not None and not self.frozen):
             return (), []
         buckets = power_of_two_buckets(batch)
-        weights = dict.fromkeys((p.n, p.k) for p in ctx[WORKLOAD].problems if p.kernel is Kernel.DENSE)
-        shapes = tuple((m, n, k) for n, k in weights for m in buckets)
         tuner = Tuner(tactic_file(recipe), ctx[CHILDREN], buckets, self.limit_s)
         tuned: list[Tuned] = []
         results: list[OpResult] = []
         for done, op in enumerate(self.ops):
             progress("operations tuned", done, len(self.ops))
+            shapes = shapes_of(op, ctx[WORKLOAD], buckets)
             if self.frozen:
                 if missing := tuner.missing(op, shapes):
                     raise StageError(
@@ -128,7 +142,21 @@ class Autotune(Stage):
         return tuple(tuned), results
 
 
-def tune_beside_foreign_files(tuner: Tuner, op: str, shapes: Sequence[tuple[int, int, int]]) -> tuple[Tuner, OpResult]:
+def shapes_of(op: str, workload: Workload, buckets: Sequence[int]) -> tuple[Shape, ...]:
+    """What the servers would call the operation with: every dense problem, or the experts of every stage."""
+    if op == FUSED_MOE:
+        experts = dict.fromkeys(
+            (w2.n, w2.k, w2.groups, workload.routes_per_token)
+            for stage in workload.stages
+            for w2 in stage.linears
+            if w2.role is Role.EXPERTS and w2.split is Split.ROW
+        )
+        return tuple((m, *sizes) for sizes in experts for m in buckets)
+    weights = dict.fromkeys((p.n, p.k) for p in workload.problems if p.kernel is Kernel.DENSE)
+    return tuple((m, n, k) for n, k in weights for m in buckets)
+
+
+def tune_beside_foreign_files(tuner: Tuner, op: str, shapes: Sequence[Shape]) -> tuple[Tuner, OpResult]:
     """Tune into the file, or, where it belongs to another GPU or version, into a new one beside it."""
     for number in range(1, MAX_FOREIGN_FILES):
         try:

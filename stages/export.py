@@ -22,6 +22,7 @@ from pipeline.workload.problems import Problem
 
 PACKAGES = ("torch", "flashinfer-python", "sgl-deep-gemm", "hydra-core", "omegaconf", "networkx")
 # SGLang overwrites DG_JIT_CACHE_DIR with this one at import.
+TACTICS_VARIABLE = "FLASHINFER_AUTOTUNE_CACHE_DIR"
 CACHE_VARIABLE = "SGLANG_DG_CACHE_DIR"
 
 
@@ -88,6 +89,8 @@ def env_script(recipe: Recipe) -> str:
         "# The kernels are there already: do not run the server's own sweep, load each at its first use.",
         "export SGLANG_JIT_DEEPGEMM_PRECOMPILE=0",
     ]
+    if (Path(recipe.output.dir) / "autotune" / "v2").is_dir():
+        lines.append(f'export {TACTICS_VARIABLE}="$PREHEAT_WARM_CACHE/autotune"')
     return "\n".join(lines) + "\n"
 
 
@@ -96,7 +99,7 @@ def manifest(
 ) -> dict[str, Any]:
     """Every file with size and hash, everything that enters a kernel key, and the problems and M covered."""
     files = [folder / "env.sh", folder / "recipe.yaml"]
-    files += sorted((folder / "autotune").glob("*.json"))
+    files += sorted(path for path in (folder / "autotune").rglob("*.json") if path.is_file())
     files += sorted(path for path in (baked.warm_cache / "cache").rglob("*") if path.is_file())
     return {
         "schema": "preheat-manifest/1",

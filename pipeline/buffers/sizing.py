@@ -16,6 +16,8 @@ from pipeline.workload.servers import Server, sglang, sglang_batches
 
 SCALE_BLOCK = 128
 KV_PAGE_TOKENS = 64
+# The reference kernels need seconds for a layer of this many tokens, and minutes for a chunk.
+EXTEND_TOKENS_ON_CPU = 128
 # MN-major fp32 scales are read 16 bytes at a time by the copy engine of sm_90.
 TMA_ROWS = 4
 
@@ -24,11 +26,17 @@ MakeSpec = Callable[..., BufferSpec]
 
 @dataclass(frozen=True, slots=True)
 class LayerPlan:
-    """One distinct kind of layer of the deployment and the phase in which its operands are live."""
+    """One distinct kind of layer of the deployment, in one shape of batch, and the phase in which its operands live."""
 
     phase: str
     linears: tuple[Linear, ...]
     has_experts: bool
+    tokens: int
+    """Rows of its operands: the largest decode step, or one chunk of prefill."""
+    requests: int
+    """Requests that share the tokens."""
+    is_extend: bool
+    """Whether it is shaped like prefill: requests of KV_PAGE_TOKENS new tokens each."""
     masked_rows: int | None
     """Rows of each expert's block in the masked layout; None means the contiguous layout."""
 
@@ -77,32 +85,54 @@ def plan_buffers(
     On the CPU all experts share one weight, because the reference has no use for more.
     """
     size = decode_size(workload, parallel, server, kind, row_multiple=TMA_ROWS if on_gpu else 1)
-    layers = distinct_layers(workload, parallel, size.decode_tokens)
+    extend_tokens = extend_shape(workload, size, on_gpu=on_gpu)
+    layers = distinct_layers(workload, parallel, server, size, extend_tokens=extend_tokens)
     specs = decode_specs(size)
     for layer in layers:
-        specs += layer_specs(layer, workload, parallel, size, on_gpu=on_gpu)
+        specs += layer_specs(layer, workload, parallel, on_gpu=on_gpu)
     return BufferPlan(size, layers, lay_out(specs))
 
 
-def distinct_layers(workload: Workload, parallel: Parallel, tokens: int) -> tuple[LayerPlan, ...]:
-    """One plan for each kind of layer that any rank holds: with a dense feed-forward part, and with experts."""
+def extend_shape(workload: Workload, size: DecodeSize, *, on_gpu: bool) -> int:
+    """Tokens of the prefill-shaped dummy batch: one chunk; on the CPU at most EXTEND_TOKENS_ON_CPU."""
+    chunk = workload.chunk if workload.chunk > 0 else sglang.DEFAULT_M_MAX
+    wanted = chunk if on_gpu else min(chunk, EXTEND_TOKENS_ON_CPU)
+    return round_up(wanted, math.lcm(size.multiple, KV_PAGE_TOKENS))
+
+
+def distinct_layers(
+    workload: Workload, parallel: Parallel, server: Server, size: DecodeSize, *, extend_tokens: int
+) -> tuple[LayerPlan, ...]:
+    """A decode-shaped and an extend-shaped plan for each kind of layer that any rank holds: dense, and with experts.
+
+    Prefill uses the contiguous layout, decode behind an all-to-all backend the masked one.
+    """
+    decode_tokens = size.decode_tokens
     # A dummy batch may be larger than the dispatcher's limit; an expert still sees each token at most once.
-    masked = max(tokens, sglang_batches.masked_rows(tokens, parallel)) if parallel.moe_a2a_backend.is_used else None
-    plans: dict[str, LayerPlan] = {}
+    dispatched = max(decode_tokens, sglang_batches.masked_rows(decode_tokens, parallel))
+    masked = dispatched if parallel.moe_a2a_backend.is_used else None
+    absorbs = sglang.kv_up_not_a_gemm(server, parallel) is not None
+    decode: dict[str, LayerPlan] = {}
+    extend: dict[str, LayerPlan] = {}
     for stage in workload.stages:
         for layer in stage.layers:
             has_experts = workload.facts.is_moe(layer)
             phase = "forward.moe" if has_experts else "forward.dense"
-            if phase not in plans:
-                plans[phase] = LayerPlan(phase, _linears_of(stage, layer), has_experts, masked if has_experts else None)
-    return tuple(plans.values())
+            if phase in decode:
+                continue
+            linears = _linears_of(stage, layer)
+            absorbed = tuple(linear for linear in linears if linear.role is not Role.KV_UP)
+            rows = masked if has_experts else None
+            decode[phase] = LayerPlan(phase, absorbed, has_experts, decode_tokens, size.max_batch, False, rows)
+            launched = absorbed if absorbs else linears
+            requests = extend_tokens // KV_PAGE_TOKENS
+            extend[phase] = LayerPlan(f"{phase}_extend", launched, has_experts, extend_tokens, requests, True, None)
+    return (*decode.values(), *extend.values())
 
 
-def layer_specs(
-    layer: LayerPlan, workload: Workload, parallel: Parallel, size: DecodeSize, *, on_gpu: bool
-) -> list[BufferSpec]:
+def layer_specs(layer: LayerPlan, workload: Workload, parallel: Parallel, *, on_gpu: bool) -> list[BufferSpec]:
     """Operands of one dummy layer, live in its phase only."""
-    facts, tokens, phase = workload.facts, size.decode_tokens, frozenset({layer.phase})
+    facts, tokens, phase = workload.facts, layer.tokens, frozenset({layer.phase})
 
     def buffer(name: str, dtype: str, *shape: int) -> BufferSpec:
         return BufferSpec(f"{layer.phase}.{name}", dtype, shape, fill=None, phases=phase)
@@ -113,16 +143,20 @@ def layer_specs(
         buffer("normed", MODEL_DTYPE, tokens, facts.hidden),
         buffer("norm_weight", MODEL_DTYPE, facts.hidden),
         buffer("q_normed", MODEL_DTYPE, tokens, facts.q_lora_rank or facts.hidden),
-        buffer("k_cache", MODEL_DTYPE, tokens, KV_PAGE_TOKENS, facts.nope + facts.rope),
-        buffer("v_cache", MODEL_DTYPE, tokens, KV_PAGE_TOKENS, facts.v_head),
+        buffer("k_cache", MODEL_DTYPE, layer.requests, KV_PAGE_TOKENS, facts.nope + facts.rope),
+        buffer("v_cache", MODEL_DTYPE, layer.requests, KV_PAGE_TOKENS, facts.v_head),
         buffer("attended", MODEL_DTYPE, tokens, heads, facts.v_head),
     ]
+    if layer.is_extend:
+        specs.append(buffer("seen", "int64", KV_PAGE_TOKENS, layer.requests))
     for linear in layer.linears:
-        if linear.role is Role.EXPERTS or linear.role is Role.KV_UP:
+        if linear.role is Role.EXPERTS:
             continue
         specs += _gemm_specs(buffer, linear, tokens)
         if linear.name.endswith("gate_up_proj"):
             specs.append(buffer(f"{linear.name}.activated", MODEL_DTYPE, tokens, linear.n // 2))
+        if linear.role is Role.KV_UP:
+            specs.append(buffer("kv_normed", MODEL_DTYPE, tokens, linear.k))
     if layer.has_experts:
         specs += _expert_specs(buffer, layer, workload.routes_per_token, tokens, distinct=on_gpu)
     return specs

@@ -139,7 +139,7 @@ class CudaKernels:
         """See Kernels. A stand-in: no FlashInfer attention module is on the path of a default Hopper server."""
         batch, heads, dim = q_BHD.shape
         small.attention[(batch, heads)](
-            q_BHD, k_BSD, v_BSV, seq_lens_B, out_BHV, scale, q_BHD.stride(0),
+            q_BHD, k_BSD, v_BSV, seq_lens_B, out_BHV, scale, q_BHD.stride(0), out_BHV.stride(0),
             H=heads, S=k_BSD.shape[1], D=dim, D2=triton.next_power_of_2(dim), V=v_BSV.shape[2],
         )  # fmt: skip
 

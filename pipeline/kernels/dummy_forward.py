@@ -1,4 +1,4 @@
-"""One decode-shaped dummy forward of a layer over the arena: real shapes, random values, nothing allocated."""
+"""One dummy forward of a layer over the arena: real shapes, random values, nothing allocated."""
 
 from __future__ import annotations
 
@@ -31,11 +31,12 @@ class DummyLayer:
     def run(self, tokens: int, seq_lens_B: Tensor) -> int:
         """Run the layer over what `randomize` left; returns how many GEMMs were launched.
 
-        `tokens` is the batch times the tokens of one request, `seq_lens_B` the decode set's own. Only launches: a CUDA
-        graph can capture it.
+        `tokens` is the batch times the tokens of one request, `seq_lens_B` the decode set's own; an extend-shaped layer
+        keeps its own, one row for each position in a request. Only launches: a CUDA graph can capture it.
         """
         hidden, normed = self._rows("hidden", tokens), self._rows("normed", tokens)
         self._norm(hidden, normed)
+        seq_lens_B = self._slot("seen")[0] if self.plan.is_extend else seq_lens_B
         launched = self._attention(normed, hidden, tokens, seq_lens_B)
         self._norm(hidden, normed)
         for name in ("mlp", "mlp.shared_experts"):
@@ -48,7 +49,7 @@ class DummyLayer:
     def _attention(self, normed: Tensor, hidden: Tensor, tokens: int, seq_lens_B: Tensor) -> int:
         facts, arena, phase = self.facts, self.arena, self.plan.phase
         if facts.q_lora_rank is None:
-            self._gemm("self_attn.kv_a_proj_with_mqa", normed, tokens)
+            down = self._gemm("self_attn.kv_a_proj_with_mqa", normed, tokens)
             q = self._gemm("self_attn.q_proj", normed, tokens)
         else:
             down = self._gemm("self_attn.fused_qkv_a_proj_with_mqa", normed, tokens)
@@ -56,23 +57,34 @@ class DummyLayer:
             weight = arena[f"{phase}.norm_weight"].narrow(0, 0, facts.q_lora_rank)
             self.kernels.rms_norm(down.narrow(1, 0, facts.q_lora_rank), weight, q_normed)
             q = self._gemm("self_attn.q_b_proj", q_normed, tokens)
+        launched = 3
+        if self._has("self_attn.kv_b_proj"):
+            self._kv_up(down, tokens)
+            launched += 1
         attended = self._rows("attended", tokens)
-        head = facts.nope + facts.rope
-        per_request = tokens // seq_lens_B.shape[0]
+        head, requests = facts.nope + facts.rope, seq_lens_B.shape[0]
+        per_request = tokens // requests
         # Every token of a request sees the request's own cached rows; views only, so nothing is copied.
-        seq_lens_T = seq_lens_B.unsqueeze(1).expand(-1, per_request)
         for token in range(per_request):
             step = slice(token, None, per_request)
             self.kernels.attention(
                 q.unflatten(1, (-1, head))[step],
-                self._rows("k_cache", tokens)[step],
-                self._rows("v_cache", tokens)[step],
-                seq_lens_T[:, token],
+                self._rows("k_cache", requests),
+                self._rows("v_cache", requests),
+                self._slot("seen")[token] if self.plan.is_extend else seq_lens_B,
                 head**-0.5,
                 attended[step],
             )
         self._gemm("self_attn.o_proj", attended.flatten(1), tokens, out=hidden)
-        return 3
+        return launched
+
+    def _kv_up(self, down: Tensor, tokens: int) -> None:
+        """What a prefill that does not absorb kv_b_proj launches: keys and values of every head from the latent."""
+        rank = self.facts.kv_lora_rank
+        latent = down.narrow(1, down.shape[1] - rank - self.facts.rope, rank)
+        kv_normed = self._rows("kv_normed", tokens)
+        self.kernels.rms_norm(latent, self._slot("norm_weight").narrow(0, 0, rank), kv_normed)
+        self._gemm("self_attn.kv_b_proj", kv_normed, tokens)
 
     def _feed_forward(self, name: str, normed: Tensor, hidden: Tensor, tokens: int) -> int:
         gate_up = self._gemm(f"{name}.gate_up_proj", normed, tokens)
@@ -154,6 +166,9 @@ class DummyLayer:
                 buffer.normal_()
             elif kind == "norm_weight":
                 buffer.fill_(1)
+            elif kind == "seen":
+                for position, seen_B in enumerate(buffer):
+                    seen_B.fill_(position + 1)
 
     def _has(self, name: str) -> bool:
         return f"{self.plan.phase}.{name}.w" in self.arena

@@ -46,6 +46,7 @@ def attention(
     out,
     scale,
     q_stride,
+    out_stride,
     H: tl.constexpr,
     S: tl.constexpr,
     D: tl.constexpr,
@@ -65,7 +66,7 @@ def attention(
     columns = tl.arange(0, V)
     values = tl.load(v + (request * S + cached)[:, None] * V + columns[None, :]).to(tl.float32)
     result = tl.sum(values * weights[:, None], axis=0)
-    tl.store(out + (request * H + head) * V + columns, result.to(out.dtype.element_ty))
+    tl.store(out + request * out_stride + head * V + columns, result.to(out.dtype.element_ty))
 
 
 @triton.jit

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,20 +17,22 @@ from pipeline.engine.report import to_json, write_atomically
 from pipeline.engine.scratch import scratch_folder
 
 PROJECT_ROOT = Path(__file__).parents[2]
+# FlashInfer keeps what it chose in one file (autotune) and, from 0.7, in a store of many (autotune_v2): SGLang reads
+# the first, vLLM on one GPU the second, and neither feeds the other.
+INTERFACES = ("autotune", "autotune_v2")
 TUNABLE = ("fp8_gemm", "bf16_gemm")
 # FlashInfer's own mark for "what you would take without tuning".
 DEFAULT_TACTIC = -1
 # A tuned tactic must beat the default by more than two timings of one kernel differ.
 MARGIN = 0.02
 
-FILE_KEY = re.compile(r"\('(?P<op>\w+)', '\w+', \(\((?P<a>[\d, ]+)\), \((?P<b>[\d, ]+)\)")
+FILE_KEY = re.compile(r"\('(?P<op>[\w:]+)', '\w+', \(\((?P<a>[\d, ]+)\), \((?P<b>[\d, ]+)\)")
 FUSED_MOE = "cutlass_fused_moe"
-FUSED_MOE_REASON = (
-    "its module fused_moe_90 is not built here: 247 sources, more than an hour on 16 cores; build it once with "
-    "FlashInfer's AOT build (python -m flashinfer.aot) or install flashinfer-jit-cache, then tune"
-)
+# The two products that one call of cutlass_fused_moe tunes, by the names in FlashInfer's file.
+FUSED_MOE_PRODUCTS = ("trtllm::fused_moe::gemm1", "trtllm::fused_moe::gemm2")
 
-Shape = tuple[int, int, int]
+# (M, N, K) of a GEMM; (M, hidden, intermediate, experts, top-k) of cutlass_fused_moe.
+Shape = tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -42,6 +44,8 @@ class OpResult:
     num_profiled: int = 0
     num_new: int = 0
     num_default_kept: int = 0
+    num_stored: int | None = None
+    """Entries in the store of autotune_v2; None where FlashInfer has none (before 0.7)."""
     default_us: float | None = None
     chosen_us: float | None = None
     bad: str | None = None
@@ -59,6 +63,8 @@ class OpResult:
         if self.bad is not None:
             return f"{self.op} not tuned: {self.bad}"
         line = f"{self.op}: {self.num_entries} tactics, {self.num_new} new, default kept for {self.num_default_kept}"
+        if self.num_stored is not None:
+            line += f", {self.num_stored} in autotune_v2's store"
         if self.margin is not None:
             line += f", {100 * self.margin:.1f} % less time than the default"
         return line
@@ -87,16 +93,22 @@ class Tuner:
 
     def tune(self, op: str, shapes: Sequence[Shape]) -> OpResult:
         """Profile what the file lacks; where the default wins by the margin, the file says so."""
-        if op == FUSED_MOE:
-            return OpResult(op, bad=FUSED_MOE_REASON)
         outcome, bad = self._child(op, shapes, tune=True)
         if outcome is None:
             return OpResult(op, bad=bad)
         if (refused := outcome.get("refused")) is not None:
             raise ForeignFile(refused)
+        if (not_built := outcome.get("not_built")) is not None:
+            return OpResult(op, bad=not_built)
+        stored, bad = self._child(op, shapes, tune=True, interface="autotune_v2")
+        if stored is None:
+            return OpResult(op, bad=bad)
+        return self._raced(op, shapes, outcome, stored.get("entries"))
+
+    def _raced(self, op: str, shapes: Sequence[Shape], outcome: dict[str, Any], num_stored: int | None) -> OpResult:
         default_us, chosen_us = outcome["default_us"], outcome["chosen_us"]
         if not default_us:
-            return OpResult(op, num_entries=outcome["entries"], num_profiled=outcome["profiled"])
+            return OpResult(op, outcome["entries"], outcome["profiled"], num_stored=num_stored)
         losers = [
             shape
             for shape, default, chosen in zip(shapes, default_us, chosen_us, strict=True)
@@ -110,6 +122,7 @@ class Tuner:
             num_profiled=outcome["profiled"],
             num_new=outcome["new_entries"],
             num_default_kept=kept,
+            num_stored=num_stored,
             default_us=sum(default_us),
             chosen_us=sum(raced),
         )
@@ -120,15 +133,17 @@ class Tuner:
             return (
                 f"{op}: {len(missing)} of {len(shapes)} shapes have no tactic in {self.file.name}, first {missing[0]}"
             )
-        outcome, bad = self._child(op, shapes, tune=False)
-        if outcome is None:
-            return bad
-        return f"{op}: a fresh process profiled {outcome['profiled']} tactics again" if outcome["profiled"] else None
+        for interface in INTERFACES:
+            outcome, bad = self._child(op, shapes, tune=False, interface=interface)
+            if outcome is None:
+                return bad
+            if outcome["profiled"]:
+                return f"{op}: a fresh process profiled {outcome['profiled']} tactics again ({interface})"
+        return None
 
     def missing(self, op: str, shapes: Sequence[Shape]) -> list[Shape]:
         """Shapes that the file has no entry for."""
-        present = {shape for key in self._entries() if (shape := shape_of(key, op)) is not None}
-        return [shape for shape in shapes if shape not in present]
+        return missing_shapes(op, shapes, self._entries())
 
     def _entries(self) -> dict[str, Any]:
         return json.loads(self.file.read_text()) if self.file.exists() else {}
@@ -144,14 +159,22 @@ class Tuner:
             write_atomically(self.file, to_json(content))
         return kept
 
-    def _child(self, op: str, shapes: Sequence[Shape], *, tune: bool) -> tuple[dict[str, Any] | None, str | None]:
+    def _child(
+        self, op: str, shapes: Sequence[Shape], *, tune: bool, interface: str = "autotune"
+    ) -> tuple[dict[str, Any] | None, str | None]:
         self.file.parent.mkdir(parents=True, exist_ok=True)
         with scratch_folder(self.file.parent, ".tuning-") as folder:
-            working = folder / self.file.name
+            working, store = folder / self.file.name, self.file.parent
             if self.file.exists():
                 shutil.copyfile(self.file, working)
+            if not tune:
+                # A replay that finds an entry missing would time it and publish it; the store stays as it is.
+                store = folder / "store"
+                if (self.file.parent / "v2").exists():
+                    shutil.copytree(self.file.parent / "v2", store / "v2")
+            content = {"op": op, "shapes": shapes, "buckets": list(self.buckets), "tune": tune}
+            content |= {"interface": interface, "file": str(working), "store": str(store)}
             path = ":".join(filter(None, [str(self.code), self.environment.get("PYTHONPATH")]))
-            content = {"op": op, "shapes": shapes, "buckets": list(self.buckets), "file": str(working), "tune": tune}
             environment = self.environment | {"PYTHONPATH": path}
             answer = Job("pipeline.tuning.worker", content, folder, environment, self.limit_s).run(self.children)
             if answer.result is None:
@@ -162,7 +185,18 @@ class Tuner:
             return answer.result, None
 
 
-def shape_of(key: str, op: str) -> Shape | None:
+def missing_shapes(op: str, shapes: Sequence[Shape], entries: Iterable[str]) -> list[Shape]:
+    """Shapes of an operation that no file key covers."""
+    keys = list(entries)
+    if op != FUSED_MOE:
+        present = {shape_of(key, op) for key in keys}
+        return [shape for shape in shapes if shape not in present]
+    # The file's key of a grouped product begins with its activations [M, hidden].
+    tuned = [{shape[0] for key in keys if (shape := shape_of(key, product))} for product in FUSED_MOE_PRODUCTS]
+    return [shape for shape in shapes if not all(shape[0] in products for products in tuned)]
+
+
+def shape_of(key: str, op: str) -> tuple[int, int, int] | None:
     """(M, N, K) of a file key of this operation, or None: ('fp8_gemm', 'Runner', ((1, m, k), (1, k, n), ...), ...)."""
     found = FILE_KEY.match(key)
     if found is None or found["op"] != op:

@@ -12,46 +12,101 @@ import importlib
 import json
 import sys
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from pipeline.tuning.tactics import DEFAULT_TACTIC
+from pipeline.tuning.tactics import DEFAULT_TACTIC, FUSED_MOE, FUSED_MOE_PRODUCTS, TUNABLE
 
 REPEATS = 20
 WARM_UP = 5
+# Bytes below this are e4m3 numbers from 0 to 1.
+E4M3_ONE = 0x39
+# How the keys of an operation begin.
+OPERATIONS = {op: (f"('{op}'",) for op in TUNABLE} | {FUSED_MOE: tuple(f"('{name}'" for name in FUSED_MOE_PRODUCTS)}
 
 
 def main(job_path: str, result_path: str) -> None:
-    """Write what was tuned, how long default and chosen tactic take, and which shapes the file covers."""
-    from flashinfer import autotune
-    from flashinfer.autotuner import AutoTuner
-
+    """Write what was tuned, how long default and chosen tactic take, and how many entries there are."""
     job = json.loads(Path(job_path).read_text())
     if (refused := foreign(Path(job["file"]))) is not None:
-        Path(result_path).write_text(json.dumps({"refused": refused, "profiled": 0}))
-        return
-    file, shapes = Path(job["file"]), job["shapes"]
-    calls = [call(job["op"], *shape) for shape in shapes]
+        outcome: dict[str, Any] = {"refused": refused, "profiled": 0}
+    elif (reason := not_built(job["op"])) is not None:
+        outcome = {"not_built": reason, "profiled": 0}
+    elif job["interface"] == "autotune":
+        outcome = tune_into_file(job, [call(job["op"], *shape) for shape in job["shapes"]])
+    else:
+        outcome = tune_into_store(job, [call(job["op"], *shape) for shape in job["shapes"]])
+    Path(result_path).write_text(json.dumps(outcome))
+
+
+def tune_into_file(job: dict[str, Any], calls: Sequence[Callable[[], object]]) -> dict[str, Any]:
+    """Through autotune(cache=FILE); new entries race against the default."""
+    from flashinfer import autotune
+
+    file = Path(job["file"])
     before = entries(file)
     with autotune(job["tune"], cache=str(file), tuning_buckets=tuple(job["buckets"])):
-        for run in calls:
-            run()
-            torch.cuda.synchronize()
-    # total_configs counts what was looked at, cached or not; successful_configs what was really timed.
-    profiled = sum(AutoTuner.get().stats.tuned_op_successful_configs.values())
+        run_all(calls)
     after = entries(file)
     new = set(after) - set(before)
     default_us, chosen_us = race(file, calls, job["buckets"]) if new else ([], [])
-    outcome = {
-        "profiled": profiled,
+    return {
+        "profiled": num_profiled(),
         "new_entries": len(new),
-        "entries": len([key for key in after if key.startswith(f"('{job['op']}'")]),
+        "entries": len([key for key in after if key.startswith(OPERATIONS[job["op"]])]),
         "default_us": default_us,
         "chosen_us": chosen_us,
     }
-    Path(result_path).write_text(json.dumps(outcome))
+
+
+def tune_into_store(job: dict[str, Any], calls: Sequence[Callable[[], object]]) -> dict[str, Any]:
+    """Through autotune_v2(cache_root=FOLDER), where this FlashInfer has it.
+
+    A replay tunes too: then what the store lacks is timed and counted, where mode="replay" would silently fall back.
+    """
+    import flashinfer
+
+    if not hasattr(flashinfer, "autotune_v2"):
+        return {"profiled": 0, "entries": None}
+    with flashinfer.autotune_v2(mode="tune", cache_root=job["store"], tuning_buckets=tuple(job["buckets"])):
+        run_all(calls)
+    keys = [json.loads(path.read_text()).get("key", "") for path in Path(job["store"]).glob("v2/*/entries/*.json")]
+    return {"profiled": num_profiled(), "entries": sum(str(key).startswith(OPERATIONS[job["op"]]) for key in keys)}
+
+
+def run_all(calls: Sequence[Callable[[], object]]) -> None:
+    """Each once; an error is that of its own call."""
+    for run in calls:
+        run()
+        torch.cuda.synchronize()
+
+
+def num_profiled() -> int:
+    """Tactics that were really timed in this process; total_configs would count those looked up as well."""
+    from flashinfer.autotuner import AutoTuner
+
+    return sum(AutoTuner.get().stats.tuned_op_successful_configs.values())
+
+
+def not_built(op: str) -> str | None:
+    """Why an operation is not tuned: its module is not built and would take an hour; None when it may be called."""
+    if op != FUSED_MOE:
+        return None
+    modules: Any = importlib.import_module("flashinfer.jit.fused_moe")
+    arch = "".join(map(str, torch.cuda.get_device_capability()))
+    make_spec = getattr(modules, f"gen_cutlass_fused_moe_sm{arch}_module", None)
+    if make_spec is None:
+        return f"FlashInfer has no cutlass_fused_moe for sm_{arch}"
+    spec = make_spec()
+    if spec.is_compiled:
+        return None
+    return (
+        f"its module {spec.name} is not built here: {len(spec.sources)} sources, more than an hour on 16 cores; build "
+        "it once with FlashInfer's AOT build (python -m flashinfer.aot) or install flashinfer-jit-cache, then tune"
+    )
 
 
 def race(file: Path, calls: Sequence[Callable[[], object]], buckets: Sequence[int]) -> tuple[list[float], list[float]]:
@@ -72,10 +127,13 @@ def race(file: Path, calls: Sequence[Callable[[], object]], buckets: Sequence[in
     return times[0], times[1]
 
 
-def call(op: str, m: int, n: int, k: int) -> Callable[[], object]:
+def call(op: str, *shape: int) -> Callable[[], object]:
     """A function that runs the operation once on random inputs, as the servers call it."""
     import flashinfer
 
+    if op == FUSED_MOE:
+        return fused_moe(*shape)
+    m, n, k = shape
     if op == "fp8_gemm":
         a = torch.randn(1, m, k, device="cuda").to(torch.float8_e4m3fn)
         b = torch.randn(1, n, k, device="cuda").to(torch.float8_e4m3fn).transpose(-2, -1)
@@ -87,6 +145,26 @@ def call(op: str, m: int, n: int, k: int) -> Callable[[], object]:
         out = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
         return lambda: flashinfer.mm_bf16(a, b, out=out, backend="cublaslt")
     raise SystemExit(f"no call for operation {op}")
+
+
+def fused_moe(m: int, hidden: int, intermediate: int, experts: int, top_k: int) -> Callable[[], object]:
+    """cutlass_fused_moe with block FP8 experts, as vLLM calls it on sm_90 (use_deepseek_fp8_block_scale)."""
+    from flashinfer.fused_moe import cutlass_fused_moe
+
+    w13, w2 = expert_weight(experts, 2 * intermediate, hidden), expert_weight(experts, hidden, intermediate)
+    x, out = (torch.randn(m, hidden, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    weights, ids = torch.rand(m, experts, device="cuda").topk(top_k, dim=-1)
+    return lambda: cutlass_fused_moe(
+        x, ids.int(), weights, w13[0], w2[0], torch.bfloat16, [w13[1], w2[1]],
+        output=out, use_deepseek_fp8_block_scale=True,
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=2)
+def expert_weight(experts: int, n: int, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Random FP8 weights [G, N, K] without a NaN, and their scales; one pair serves every M."""
+    data = torch.empty(experts, n, k, device="cuda", dtype=torch.uint8).random_(0, E4M3_ONE)
+    return data.view(torch.float8_e4m3fn), torch.ones(experts, -(-n // 128), k // 128, device="cuda")
 
 
 def microseconds(run: Callable[[], object]) -> float:

@@ -25,7 +25,8 @@ def shape_of(buffers: BufferPlan, name: str) -> tuple[int, ...]:
 
 def test_each_kind_of_layer_is_a_phase_and_the_decode_set_lives_through_all() -> None:
     buffers = plan(Parallel())
-    assert [layer.phase for layer in buffers.layers] == ["forward.dense", "forward.moe"]
+    phases = ["forward.dense", "forward.moe", "forward.dense_extend", "forward.moe_extend"]
+    assert [layer.phase for layer in buffers.layers] == phases
     for region in buffers.layout.regions:
         phase = ".".join(region.spec.name.split(".")[:2])
         expected = set() if region.spec.name.startswith(PREFIX) else {phase}
@@ -76,8 +77,19 @@ def test_a_scale_block_that_is_cut_has_its_own_row_of_scales() -> None:
     assert shape_of(plan(Parallel()), f"{name}.w_scale") == (4, 4)
 
 
-def test_kv_up_has_no_operands_because_decode_absorbs_it() -> None:
-    assert not any("kv_b_proj" in region.spec.name for region in plan(Parallel()).layout.regions)
+def test_kv_up_has_operands_in_prefill_only_because_decode_absorbs_it() -> None:
+    names = {region.spec.name for region in plan(Parallel()).layout.regions if "kv_b_proj.w" in region.spec.name}
+    assert {name.split(".self_attn")[0] for name in names} == {"forward.dense_extend", "forward.moe_extend"}
+
+
+@pytest.mark.parametrize(("on_gpu", "chunk", "tokens"), [(True, 1000, 1024), (False, 1000, 128), (False, 16, 64)])
+def test_prefill_is_one_chunk_in_whole_pages_and_less_on_a_cpu(on_gpu: bool, chunk: int, tokens: int) -> None:
+    buffers = plan(Parallel(), distinct=on_gpu, chunked_prefill_size=chunk)
+    assert {(layer.tokens, layer.requests) for layer in buffers.layers if layer.is_extend} == {(tokens, tokens // 64)}
+
+
+def test_prefill_uses_the_contiguous_layout_behind_a_backend_too() -> None:
+    assert [layer.masked_rows is not None for layer in plan(MASKED).layers] == [False, True, False, False]
 
 
 @pytest.mark.parametrize("name", ["pp4", "dp8_ep8", "tp8", "tp16"])
@@ -90,4 +102,4 @@ def test_the_layout_of_a_shipped_deployment_needs_no_memory_to_compute(name: str
 def test_both_kinds_of_layer_are_planned_whichever_stage_holds_them() -> None:
     workload = workload_of(deepseek(), layout("pp4"))
     buffers = plan_buffers(workload, layout("pp4"), server(), AdapterKind.auto, on_gpu=False)
-    assert [layer.has_experts for layer in buffers.layers] == [False, True]
+    assert [layer.has_experts for layer in buffers.layers] == [False, True, False, True]

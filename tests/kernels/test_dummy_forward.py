@@ -34,8 +34,8 @@ class Run:
     kernels: ReferenceKernels
 
     def forward(self, layer: LayerPlan, batch: int) -> tuple[int, torch.Tensor, int | None]:
-        """(GEMMs launched, the hidden states, bytes allocated)."""
-        tokens = batch * self.buffers.size.tokens_per_request
+        """(GEMMs launched, the hidden states, bytes allocated); an extend-shaped layer has its own number of tokens."""
+        tokens = layer.tokens if layer.is_extend else batch * self.buffers.size.tokens_per_request
         with self.kernels.meter() as meter, self.arena.phase(layer.phase):
             seq_lens = from_arena(self.buffers.size, self.arena).view(batch)["seq_lens"]
             dummy = DummyLayer(layer, self.workload.facts, self.arena, self.kernels)
@@ -73,7 +73,7 @@ def run(request: pytest.FixtureRequest) -> Run:
 
 
 def test_a_dummy_forward_allocates_nothing(run: Run) -> None:
-    assert [run.forward(layer, 6)[2] for layer in run.buffers.layers] == [0, 0]
+    assert [run.forward(layer, 6)[2] for layer in run.buffers.layers] == [0, 0, 0, 0]
 
 
 def test_a_dummy_forward_writes_past_no_buffer(run: Run) -> None:
@@ -86,7 +86,7 @@ def test_a_dummy_forward_writes_past_no_buffer(run: Run) -> None:
 def test_hidden_states_come_out_finite_and_not_zero(run: Run, batch: int) -> None:
     for layer in run.buffers.layers:
         _, hidden, _ = run.forward(layer, batch)
-        assert hidden.shape == (2 * batch, 512)
+        assert hidden.shape == (layer.tokens if layer.is_extend else 2 * batch, 512)
         assert hidden.isfinite().all(), layer.phase
         assert hidden.abs().sum(-1).gt(0).all(), layer.phase
 
@@ -99,9 +99,10 @@ def test_a_dummy_forward_moves_no_buffer(run: Run) -> None:
 
 
 def test_every_gemm_of_a_layer_is_launched(run: Run) -> None:
-    dense, moe = (run.forward(layer, 2)[0] for layer in run.buffers.layers)
+    dense, moe, dense_extend, moe_extend = (run.forward(layer, 2)[0] for layer in run.buffers.layers)
     assert dense == NUM_ATTENTION + NUM_FEED_FORWARD
     assert moe == NUM_ATTENTION + 2 * NUM_FEED_FORWARD, "shared experts and routed ones"
+    assert (dense_extend, moe_extend) == (dense + 1, moe + 1), "prefill that does not absorb kv_b_proj launches it too"
 
 
 def test_rows_past_the_batch_are_left_alone(run: Run) -> None:
@@ -114,8 +115,28 @@ def test_rows_past_the_batch_are_left_alone(run: Run) -> None:
 
 
 def test_the_layouts_of_experts_are_those_of_the_servers_dispatch() -> None:
-    assert [layer.masked_rows for layer in prepared(PLAIN, **DEEP_GEMM).buffers.layers] == [None, None]
-    assert [layer.masked_rows for layer in prepared(DEEPEP).buffers.layers] == [None, 256]
+    assert [layer.masked_rows for layer in prepared(PLAIN, **DEEP_GEMM).buffers.layers] == [None] * 4
+    assert [layer.masked_rows for layer in prepared(DEEPEP).buffers.layers] == [None, 256, None, None]
+
+
+def test_a_prefill_that_absorbs_kv_b_proj_does_not_launch_it() -> None:
+    decode, extend = (prepared(PLAIN, enable_deterministic_inference=True).buffers.layers[index] for index in (0, 2))
+    assert extend.is_extend
+    assert extend.linears == decode.linears
+
+
+def test_a_token_of_prefill_sees_itself_and_what_came_before_it() -> None:
+    run = prepared(PLAIN)
+    layer = run.buffers.layers[2]
+    run.forward(layer, 1)
+    with run.arena.phase(layer.phase):
+        seen = run.arena[f"{layer.phase}.seen"]
+        attended, values = run.arena[f"{layer.phase}.attended"], run.arena[f"{layer.phase}.v_cache"]
+        assert seen[:, 0].tolist() == list(range(1, 65))
+        # The first token of a request sees one row only, so its attention is that row, whatever the scores.
+        for request in range(layer.requests):
+            expected = values[request, 0].expand(attended.shape[1], -1)
+            assert torch.equal(attended[64 * request], expected)
 
 
 def test_a_model_without_a_query_rank_runs_too() -> None:
@@ -148,7 +169,7 @@ def test_a_weight_for_each_expert_runs_as_well() -> None:
 @pytest.mark.parametrize("kind", LAYOUTS)
 def test_what_the_memory_held_before_changes_nothing(kind: str) -> None:
     parallel, flags = LAYOUTS[kind]
-    for layer in (0, 1):
+    for layer in range(4):
         # `prepared` seeds, so each forward draws the same random operands.
         runs = (prepared(parallel, left_over=byte, **flags) for byte in (NAN_BYTE, 0, 0x3C))
         first, *others = (run.forward(run.buffers.layers[layer], 3)[1] for run in runs)

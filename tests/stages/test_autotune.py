@@ -63,9 +63,9 @@ def test_the_forward_leaves_guards_and_addresses_as_they_were(name: str) -> None
 
 def test_the_forward_runs_every_kind_of_layer_at_the_aligned_batch() -> None:
     _, result, forward = tuned(**DEEP_GEMM)
-    # Dense: three of attention and two; experts: three, two shared and two routed.
-    assert (forward.num_gemms, forward.batch) == (5 + 7, 8)
-    expected = {"ops": [], "tactics": 0, "reused": 0, "forward_gemms": 12, "forward_batch": 8}
+    # Dense: three of attention and two; experts: three, two shared and two routed; prefill has kv_b_proj besides.
+    assert (forward.num_gemms, forward.batch) == (5 + 7 + 6 + 8, 8)
+    expected = {"ops": [], "tactics": 0, "reused": 0, "forward_gemms": 26, "forward_batch": 8, "extend_tokens": 64}
     assert result.figures == expected | {"graphs_replayed": None, "forward_compiled": None}
 
 
@@ -108,7 +108,7 @@ def test_a_server_that_tunes_is_skipped_for_want_of_a_device() -> None:
 def test_progress_counts_the_kinds_of_layer() -> None:
     bench, _, _ = tuned()
     told = [(event.data["what"], event.data["done"], event.data["total"]) for event in bench.events]
-    assert told == [("layers", 0, 2), ("layers", 1, 2), ("layers", 2, 2)]
+    assert told == [("layers", done, 4) for done in range(5)], "dense and with experts, decode and prefill"
 
 
 def test_the_stage_keeps_to_its_contract() -> None:

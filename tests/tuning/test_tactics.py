@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.engine.children import Children
-from pipeline.tuning.tactics import FUSED_MOE, ForeignFile, Tuner, power_of_two_buckets, shape_of
+from pipeline.tuning.tactics import FUSED_MOE, ForeignFile, Tuner, missing_shapes, power_of_two_buckets, shape_of
 
 SHAPES = [(1, 512, 256), (8, 512, 256)]
 FP8_KEY = "('fp8_gemm', 'CublasFp8GemmRunner', ((1, {m}, 256), (1, 256, 512), (0,)), (torch.float8_e4m3fn,))"
@@ -113,6 +113,44 @@ def test_a_replay_that_profiles_again_or_lacks_a_shape_is_a_fault(tmp_path: Path
     assert tuner(tmp_path / "b", done([], [], profiled=0)).replay("fp8_gemm", SHAPES) is None
 
 
-def test_the_fused_moe_is_not_built_behind_the_users_back(tmp_path: Path):
-    result = Tuner(tmp_path / "tactics.json", Children(), [1], 20.0).tune(FUSED_MOE, SHAPES)
+def test_an_operation_whose_module_is_not_built_is_not_tuned(tmp_path: Path):
+    script = DONE.format(result={"not_built": "its module fused_moe_90 is not built here: 247 sources", "profiled": 0})
+    result = tuner(tmp_path, script).tune(FUSED_MOE, [(1, 512, 256, 8, 2)])
     assert "247 sources" in (result.bad or "")
+
+
+def test_the_fused_moe_needs_both_of_its_products_tuned():
+    shapes = [(1, 512, 256, 8, 2), (8, 512, 256, 8, 2)]
+    gemm1, gemm2 = (
+        "('trtllm::fused_moe::gemm{}', 'MoERunner', (({}, 512), (8, 512)), ())".format(n, "{}") for n in (1, 2)
+    )
+    keys = [gemm1.format(1), gemm1.format(8), gemm2.format(1)]
+    assert missing_shapes(FUSED_MOE, shapes, keys) == [shapes[1]]
+    assert missing_shapes(FUSED_MOE, shapes, [*keys, gemm2.format(8)]) == []
+
+
+BY_INTERFACE = """
+result = {file} if job["interface"] == "autotune" else {store}
+json.dump(result, open(sys.argv[2], 'w'))
+"""
+
+
+def test_a_store_is_filled_beside_the_file_where_flashinfer_has_one(tmp_path: Path):
+    file = {"profiled": 14, "new_entries": 2, "entries": 2, "default_us": [10.0, 20.0], "chosen_us": [8.0, 15.0]}
+    for folder, entries, told in ((tmp_path / "new", 2, "2 in autotune_v2's store"), (tmp_path / "old", None, "")):
+        folder.mkdir()
+        script = WRITES + BY_INTERFACE.format(file=file, store={"profiled": 14, "entries": entries})
+        result = tuner(folder, script).tune("fp8_gemm", SHAPES)
+        assert (result.num_entries, result.num_stored) == (2, entries)
+        assert told in result.summary()
+
+
+def test_a_replay_asks_both_and_leaves_the_store_as_it_was(tmp_path: Path):
+    write(tmp_path / "tactics.json", {1: 3, 8: 5})
+    entry = tmp_path / "v2" / "abc" / "entries" / "one.json"
+    entry.parent.mkdir(parents=True)
+    entry.write_text("{}")
+    script = "from pathlib import Path\nfor path in Path(job['store']).rglob('*.json'): path.write_text('changed')\n"
+    script += BY_INTERFACE.format(file={"profiled": 0}, store={"profiled": 3, "entries": 1})
+    assert "profiled 3 tactics again (autotune_v2)" in (tuner(tmp_path, script).replay("fp8_gemm", SHAPES) or "")
+    assert entry.read_text() == "{}"

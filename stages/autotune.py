@@ -82,13 +82,13 @@ class Autotune(Stage):
         for done, layer in enumerate(plan.layers):
             progress("layers", done, len(plan.layers))
             with arena.phase(layer.phase):
-                dummy = DummyLayer(layer, ctx[WORKLOAD].facts, arena, ctx[KERNELS])
+                dummy = DummyLayer(layer, arena, ctx[KERNELS])
                 dummy.randomize()
                 num_gemms += dummy.run(layer.tokens if layer.is_extend else tokens, view["seq_lens"])
                 if plan.size.kind is AdapterKind.decode_graph and not layer.is_extend:
                     replayed += ctx[KERNELS].replay(partial(dummy.run, tokens, view["seq_lens"]))
         progress("layers", len(plan.layers), len(plan.layers))
-        extend_tokens, chunk = max(layer.tokens for layer in plan.layers), ctx[WORKLOAD].chunk
+        extend_tokens, chunk = max(layer.tokens for layer in plan.layers), ctx[WORKLOAD].rules.chunk
         if extend_tokens < chunk:
             log.info("prefill ran with %d tokens of a chunk's %d: the CPU has no more time", extend_tokens, chunk)
         tuned, results = self._tune(ctx, progress)
@@ -146,7 +146,7 @@ def shapes_of(op: str, workload: Workload, buckets: Sequence[int]) -> tuple[Shap
     """What the servers would call the operation with: every dense problem, or the experts of every stage."""
     if op == FUSED_MOE:
         experts = dict.fromkeys(
-            (w2.n, w2.k, w2.groups, workload.routes_per_token)
+            (w2.n, w2.k, w2.groups, workload.rules.routes_per_token)
             for stage in workload.stages
             for w2 in stage.linears
             if w2.role is Role.EXPERTS and w2.split is Split.ROW

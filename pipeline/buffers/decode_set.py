@@ -55,6 +55,8 @@ class DecodeSize:
     is_multimodal: bool = False
     has_encoder: bool = False
     has_mamba: bool = False
+    streams: int = 1
+    """Residual streams; with more than one, pipeline stages hand over all of them and no residual."""
 
     @property
     def decode_tokens(self) -> int:
@@ -95,8 +97,8 @@ def decode_specs(size: DecodeSize) -> list[BufferSpec]:
     if size.has_mamba:
         specs += [field("mamba_track_indices", "int64", batch), field("mamba_track_mask", "bool", batch, fill=False)]
     if size.has_pp_proxies:
-        for name in ("hidden_states", "residual"):
-            specs.append(field(f"pp_proxy_tensors.{name}", MODEL_DTYPE, decode_tokens, size.hidden))
+        for name in ("hidden_states", "residual") if size.streams == 1 else ("hidden_states",):
+            specs.append(field(f"pp_proxy_tensors.{name}", MODEL_DTYPE, decode_tokens, size.streams * size.hidden))
     if size.has_encoder:
         specs.append(field("encoder_lens", "int32", batch))
     return specs

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pipeline.buffers.alignment import round_up
 from pipeline.buffers.decode_set import MODEL_DTYPE, AdapterKind, DecodeSize, decode_specs
 from pipeline.buffers.layout import BufferSpec, Layout, lay_out
-from pipeline.workload.derive import StageLayers, Workload
-from pipeline.workload.linears import Linear, Role
+from pipeline.workload.blocks import Geometry
+from pipeline.workload.derive import Workload
+from pipeline.workload.linears import ATTENDED, HIDDEN, Linear, Role
 from pipeline.workload.parallel import Parallel
-from pipeline.workload.servers import Server, sglang, sglang_batches
+from pipeline.workload.servers import Server
+from pipeline.workload.servers.sglang_m import contiguous_rows
 
 SCALE_BLOCK = 128
 KV_PAGE_TOKENS = 64
 # The reference kernels need seconds for a layer of this many tokens, and minutes for a chunk.
 EXTEND_TOKENS_ON_CPU = 128
+# One step of a server that does not cut prefill: what SGLang's --max-prefill-tokens is by default.
+UNCHUNKED_TOKENS = 16384
 # MN-major fp32 scales are read 16 bytes at a time by the copy engine of sm_90.
 TMA_ROWS = 4
 
@@ -30,7 +34,10 @@ class LayerPlan:
 
     phase: str
     linears: tuple[Linear, ...]
-    has_experts: bool
+    """What DeepGEMM serves of it, in order; experts come last."""
+    geometry: Geometry
+    query: Linear | None
+    """The linear whose output holds the query; None when it is not on DeepGEMM."""
     tokens: int
     """Rows of its operands: the largest decode step, or one chunk of prefill."""
     requests: int
@@ -39,6 +46,11 @@ class LayerPlan:
     """Whether it is shaped like prefill: requests of KV_PAGE_TOKENS new tokens each."""
     masked_rows: int | None
     """Rows of each expert's block in the masked layout; None means the contiguous layout."""
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether routed experts run on DeepGEMM's grouped kernels."""
+        return any(linear.role is Role.EXPERTS for linear in self.linears)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +67,14 @@ def decode_size(
 ) -> DecodeSize:
     """Sizes of the decode set of one runner, after rounding the batch to what every parallel axis divides."""
     kind = kind.chosen(has_cuda_graphs=not server.disable_cuda_graph)
-    eager = kind is AdapterKind.eager
+    eager, rules = kind is AdapterKind.eager, workload.rules
     per_request = server.tokens_per_request
-    largest = workload.decode_batch
+    largest = rules.decode_batch
     if eager and server.max_running_requests is not None:
         largest = server.max_running_requests
-    multiple = math.lcm(sglang_batches.batch_multiple(parallel), row_multiple)
+    multiple = math.lcm(rules.batch_multiple, row_multiple)
     batch = round_up(largest, multiple)
-    prefill_tokens = max(workload.chunk, 0) if eager else 0
+    prefill_tokens = max(rules.chunk, 0) if eager else 0
     return DecodeSize(
         kind=kind,
         max_batch=batch,
@@ -73,7 +85,9 @@ def decode_size(
         num_dp_ranks=parallel.attn_dp,
         multiple=multiple,
         has_pp_proxies=parallel.pp > 1,
-        counts_unpadded_tokens=sglang_batches.counts_unpadded_tokens(parallel),
+        counts_unpadded_tokens=rules.counts_unpadded_tokens,
+        is_multimodal=workload.facts.is_multimodal,
+        streams=workload.facts.streams,
     )
 
 
@@ -86,67 +100,85 @@ def plan_buffers(
     """
     size = decode_size(workload, parallel, server, kind, row_multiple=TMA_ROWS if on_gpu else 1)
     extend_tokens = extend_shape(workload, size, on_gpu=on_gpu)
-    layers = distinct_layers(workload, parallel, server, size, extend_tokens=extend_tokens)
+    layers = distinct_layers(workload, size, extend_tokens=extend_tokens)
     specs = decode_specs(size)
     for layer in layers:
-        specs += layer_specs(layer, workload, parallel, on_gpu=on_gpu)
+        specs += layer_specs(layer, workload, on_gpu=on_gpu)
     return BufferPlan(size, layers, lay_out(specs))
 
 
 def extend_shape(workload: Workload, size: DecodeSize, *, on_gpu: bool) -> int:
     """Tokens of the prefill-shaped dummy batch: one chunk; on the CPU at most EXTEND_TOKENS_ON_CPU."""
-    chunk = workload.chunk if workload.chunk > 0 else sglang.DEFAULT_M_MAX
+    chunk = workload.rules.chunk if workload.rules.chunk > 0 else UNCHUNKED_TOKENS
     wanted = chunk if on_gpu else min(chunk, EXTEND_TOKENS_ON_CPU)
     return round_up(wanted, math.lcm(size.multiple, KV_PAGE_TOKENS))
 
 
-def distinct_layers(
-    workload: Workload, parallel: Parallel, server: Server, size: DecodeSize, *, extend_tokens: int
-) -> tuple[LayerPlan, ...]:
-    """A decode-shaped and an extend-shaped plan for each kind of layer that any rank holds: dense, and with experts.
+def distinct_layers(workload: Workload, size: DecodeSize, *, extend_tokens: int) -> tuple[LayerPlan, ...]:
+    """A decode-shaped and an extend-shaped plan for each kind of layer that any rank holds.
 
-    Prefill uses the contiguous layout, decode behind an all-to-all backend the masked one.
+    Kinds differ in their attention and in having experts. Prefill uses the contiguous layout of experts, decode
+    behind an all-to-all backend the masked one.
     """
-    decode_tokens = size.decode_tokens
-    # A dummy batch may be larger than the dispatcher's limit; an expert still sees each token at most once.
-    dispatched = max(decode_tokens, sglang_batches.masked_rows(decode_tokens, parallel))
-    masked = dispatched if parallel.moe_a2a_backend.is_used else None
-    absorbs = sglang.kv_up_not_a_gemm(server, parallel) is not None
+    rules, masked = workload.rules, workload.rules.masked_rows(size.decode_tokens)
+    tp, several = rules.widths().attention, len({layer.attention.kind for layer in workload.facts.layers}) > 1
     decode: dict[str, LayerPlan] = {}
     extend: dict[str, LayerPlan] = {}
     for stage in workload.stages:
         for layer in stage.layers:
-            has_experts = workload.facts.is_moe(layer)
-            phase = "forward.moe" if has_experts else "forward.dense"
+            kind = workload.facts.layers[layer]
+            phase = f"forward.{f'{kind.attention.kind}_' if several else ''}{'moe' if kind.has_experts else 'dense'}"
             if phase in decode:
                 continue
-            linears = _linears_of(stage, layer)
+            linears = dummy_linears(workload, [linear for linear in stage.linears if layer in linear.layers])
             absorbed = tuple(linear for linear in linears if linear.role is not Role.KV_UP)
-            rows = masked if has_experts else None
-            decode[phase] = LayerPlan(phase, absorbed, has_experts, decode_tokens, size.max_batch, False, rows)
-            launched = absorbed if absorbs else linears
+            geometry = kind.attention.geometry(tp)
+            query = next((linear for linear in linears if linear.name == geometry.query), None)
+            rows = masked if kind.has_experts else None
+            decode[phase] = LayerPlan(phase, absorbed, geometry, query, size.decode_tokens, size.max_batch, False, rows)
+            launched = absorbed if rules.absorbs_kv_up else linears
             requests = extend_tokens // KV_PAGE_TOKENS
-            extend[phase] = LayerPlan(f"{phase}_extend", launched, has_experts, extend_tokens, requests, True, None)
+            extend[phase] = LayerPlan(f"{phase}_extend", launched, geometry, query, extend_tokens, requests, True, None)
     return (*decode.values(), *extend.values())
 
 
-def layer_specs(layer: LayerPlan, workload: Workload, parallel: Parallel, *, on_gpu: bool) -> list[BufferSpec]:
+def dummy_linears(workload: Workload, linears: Sequence[Linear]) -> tuple[Linear, ...]:
+    """What a dummy layer launches: block-FP8 linears that DeepGEMM takes, and experts it could take under other flags.
+
+    The draft's layer is not among them: it is launched as one more layer of a kind that is there already.
+    """
+    quantization = workload.facts.quantization
+    if quantization.block != (SCALE_BLOCK, SCALE_BLOCK):
+        return ()
+    found = [
+        linear
+        for linear in linears
+        if linear.role not in (Role.EXPERTS, Role.DRAFT) and workload.rules.reason(linear) is None
+    ]
+    experts = [linear for linear in linears if linear.role is Role.EXPERTS]
+    own_scheme = workload.facts.experts is not None and workload.facts.experts.scheme is not None
+    fits = all(linear.n % SCALE_BLOCK == 0 and linear.k % SCALE_BLOCK == 0 for linear in experts)
+    return tuple(found + (experts if fits and not own_scheme and not quantization.is_compressed_tensors else []))
+
+
+def layer_specs(layer: LayerPlan, workload: Workload, *, on_gpu: bool) -> list[BufferSpec]:
     """Operands of one dummy layer, live in its phase only."""
-    facts, tokens, phase = workload.facts, layer.tokens, frozenset({layer.phase})
+    facts, tokens, phase, shape = workload.facts, layer.tokens, frozenset({layer.phase}), layer.geometry
 
     def buffer(name: str, dtype: str, *shape: int) -> BufferSpec:
         return BufferSpec(f"{layer.phase}.{name}", dtype, shape, fill=None, phases=phase)
 
-    heads = facts.heads // parallel.attn_tp
+    widest = max([facts.hidden, *(linear.k for linear in layer.linears if needs_input(linear, shape))])
     specs = [
         buffer("hidden", MODEL_DTYPE, tokens, facts.hidden),
         buffer("normed", MODEL_DTYPE, tokens, facts.hidden),
-        buffer("norm_weight", MODEL_DTYPE, facts.hidden),
-        buffer("q_normed", MODEL_DTYPE, tokens, facts.q_lora_rank or facts.hidden),
-        buffer("k_cache", MODEL_DTYPE, layer.requests, KV_PAGE_TOKENS, facts.nope + facts.rope),
-        buffer("v_cache", MODEL_DTYPE, layer.requests, KV_PAGE_TOKENS, facts.v_head),
-        buffer("attended", MODEL_DTYPE, tokens, heads, facts.v_head),
+        buffer("norm_weight", MODEL_DTYPE, widest),
+        buffer("k_cache", MODEL_DTYPE, layer.requests, KV_PAGE_TOKENS, shape.head),
+        buffer("v_cache", MODEL_DTYPE, layer.requests, KV_PAGE_TOKENS, shape.v_head),
+        buffer("attended", MODEL_DTYPE, tokens, shape.heads, shape.v_head),
     ]
+    if layer.query is None:
+        specs.append(buffer("query", MODEL_DTYPE, tokens, shape.heads, shape.head))
     if layer.is_extend:
         specs.append(buffer("seen", "int64", KV_PAGE_TOKENS, layer.requests))
     for linear in layer.linears:
@@ -155,22 +187,25 @@ def layer_specs(layer: LayerPlan, workload: Workload, parallel: Parallel, *, on_
         specs += _gemm_specs(buffer, linear, tokens)
         if linear.name.endswith("gate_up_proj"):
             specs.append(buffer(f"{linear.name}.activated", MODEL_DTYPE, tokens, linear.n // 2))
-        if linear.role is Role.KV_UP:
-            specs.append(buffer("kv_normed", MODEL_DTYPE, tokens, linear.k))
+        if needs_input(linear, shape):
+            specs.append(buffer(f"{linear.name}.normed", MODEL_DTYPE, tokens, linear.k))
     if layer.has_experts:
-        specs += _expert_specs(buffer, layer, workload.routes_per_token, tokens, distinct=on_gpu)
+        specs += _expert_specs(buffer, layer, workload.rules.routes_per_token, tokens, distinct=on_gpu)
     return specs
+
+
+def needs_input(linear: Linear, shape: Geometry) -> bool:
+    """Whether an attention linear reads neither the hidden states nor all of what was attended."""
+    if linear.role not in (Role.ATTENTION, Role.KV_UP, Role.INDEXER) or linear.source == HIDDEN:
+        return False
+    return linear.source != ATTENDED or linear.k != shape.heads * shape.v_head
 
 
 def expert_rows(layer: LayerPlan, num_groups: int, num_routes: int) -> int:
     """Rows of the experts' operands, in whichever layout the layer uses."""
     if layer.masked_rows is None:
-        return sglang.contiguous_rows(num_routes, num_groups)
+        return contiguous_rows(num_routes, num_groups)
     return num_groups * layer.masked_rows
-
-
-def _linears_of(stage: StageLayers, layer: int) -> tuple[Linear, ...]:
-    return tuple(linear for linear in stage.linears if layer in linear.layers)
 
 
 def _gemm_specs(buffer: MakeSpec, linear: Linear, tokens: int) -> list[BufferSpec]:

@@ -10,13 +10,14 @@ from torch import Tensor
 from pipeline.buffers.arena import Arena
 from pipeline.buffers.sizing import LayerPlan
 from pipeline.kernels import Kernels, Quantized
-from pipeline.workload.families.deepseek import DeepseekFacts
-from pipeline.workload.linears import Linear, Role
-from pipeline.workload.servers.sglang import CONTIGUOUS_ALIGNMENT
+from pipeline.workload.linears import ATTENDED, HIDDEN, Linear, Role
+from pipeline.workload.servers.sglang_m import CONTIGUOUS_ALIGNMENT
 
 # Clears the highest exponent bit of each e4m3 byte, so that no random byte is NaN and none is above 1.875.
 E4M3_BELOW_TWO = 0x3FBFBFBFBFBFBFBF
 WEIGHT_SCALE = 1 / 64
+ATTENTION_ROLES = (Role.ATTENTION, Role.KV_UP, Role.INDEXER, Role.INDEXER_KEY)
+GATE_UP = ".gate_up_proj"
 
 
 @dataclass(slots=True)
@@ -24,7 +25,6 @@ class DummyLayer:
     """A layer whose operands lie in the arena; `run` may be called inside its phase only."""
 
     plan: LayerPlan
-    facts: DeepseekFacts
     arena: Arena
     kernels: Kernels
 
@@ -39,57 +39,76 @@ class DummyLayer:
         seq_lens_B = self._slot("seen")[0] if self.plan.is_extend else seq_lens_B
         launched = self._attention(normed, hidden, tokens, seq_lens_B)
         self._norm(hidden, normed)
-        for name in ("mlp", "mlp.shared_experts"):
-            if self._has(f"{name}.gate_up_proj"):
-                launched += self._feed_forward(name, normed, hidden, tokens)
+        for linear in self.plan.linears:
+            if linear.name.endswith(GATE_UP):
+                launched += self._feed_forward(linear.name.removesuffix(GATE_UP), normed, hidden, tokens)
         if self.plan.has_experts:
             launched += self._experts(normed, hidden, tokens)
         return launched
 
     def _attention(self, normed: Tensor, hidden: Tensor, tokens: int, seq_lens_B: Tensor) -> int:
-        facts, arena, phase = self.facts, self.arena, self.plan.phase
-        if facts.q_lora_rank is None:
-            down = self._gemm("self_attn.kv_a_proj_with_mqa", normed, tokens)
-            q = self._gemm("self_attn.q_proj", normed, tokens)
-        else:
-            down = self._gemm("self_attn.fused_qkv_a_proj_with_mqa", normed, tokens)
-            q_normed = self._rows("q_normed", tokens)
-            weight = arena[f"{phase}.norm_weight"].narrow(0, 0, facts.q_lora_rank)
-            self.kernels.rms_norm(down.narrow(1, 0, facts.q_lora_rank), weight, q_normed)
-            q = self._gemm("self_attn.q_b_proj", q_normed, tokens)
-        launched = 3
-        if self._has("self_attn.kv_b_proj"):
-            self._kv_up(down, tokens)
+        """Linears in order; the attention itself runs before the first one that reads what it gave."""
+        launched, is_attended = 0, False
+        for linear in self.plan.linears:
+            if linear.role not in ATTENTION_ROLES:
+                continue
+            if linear.source == ATTENDED and not is_attended:
+                self._attend(tokens, seq_lens_B)
+                is_attended = True
+            x = normed if linear.source == HIDDEN else self._input(linear, tokens)
+            self._gemm(linear.name, x, tokens, out=hidden if linear.source == ATTENDED else None)
             launched += 1
-        attended = self._rows("attended", tokens)
-        head, requests = facts.nope + facts.rope, seq_lens_B.shape[0]
+        if not is_attended:
+            self._attend(tokens, seq_lens_B)
+        return launched
+
+    def _input(self, linear: Linear, tokens: int) -> Tensor:
+        """The columns that the linear reads of an earlier output, normed as models do between two projections.
+
+        A grouped output projection or a recurrence between attention and the last linear is no product of this list:
+        its place is taken by the first columns of what was attended.
+        """
+        attended = self._rows("attended", tokens).flatten(1)
+        if linear.source == ATTENDED and linear.k == attended.shape[1]:
+            return attended
+        source = attended if linear.source == ATTENDED else self._rows(f"{linear.source}.out", tokens)
+        if linear.k > source.shape[1]:
+            source = self._rows("hidden", tokens)
+        columns = source.narrow(1, min(linear.source_column, source.shape[1] - linear.k), linear.k)
+        x = self._rows(f"{linear.name}.normed", tokens)
+        self._norm(columns, x)
+        return x
+
+    def _attend(self, tokens: int, seq_lens_B: Tensor) -> None:
+        shape, query = self.plan.geometry, self.plan.query
+        attended, requests = self._rows("attended", tokens), seq_lens_B.shape[0]
+        if query is None:
+            q = self._rows("query", tokens)
+        else:
+            q = (
+                self._rows(f"{query.name}.out", tokens)
+                .narrow(1, 0, shape.heads * shape.head)
+                .unflatten(1, (shape.heads, -1))
+            )
         per_request = tokens // requests
         # Every token of a request sees the request's own cached rows; views only, so nothing is copied.
         for token in range(per_request):
             step = slice(token, None, per_request)
             self.kernels.attention(
-                q.unflatten(1, (-1, head))[step],
+                q[step],
                 self._rows("k_cache", requests),
                 self._rows("v_cache", requests),
                 self._slot("seen")[token] if self.plan.is_extend else seq_lens_B,
-                head**-0.5,
+                shape.head**-0.5,
                 attended[step],
             )
-        self._gemm("self_attn.o_proj", attended.flatten(1), tokens, out=hidden)
-        return launched
-
-    def _kv_up(self, down: Tensor, tokens: int) -> None:
-        """What a prefill that does not absorb kv_b_proj launches: keys and values of every head from the latent."""
-        rank = self.facts.kv_lora_rank
-        latent = down.narrow(1, down.shape[1] - rank - self.facts.rope, rank)
-        kv_normed = self._rows("kv_normed", tokens)
-        self.kernels.rms_norm(latent, self._slot("norm_weight").narrow(0, 0, rank), kv_normed)
-        self._gemm("self_attn.kv_b_proj", kv_normed, tokens)
 
     def _feed_forward(self, name: str, normed: Tensor, hidden: Tensor, tokens: int) -> int:
-        gate_up = self._gemm(f"{name}.gate_up_proj", normed, tokens)
-        activated = self._rows(f"{name}.gate_up_proj.activated", tokens)
+        gate_up = self._gemm(f"{name}{GATE_UP}", normed, tokens)
+        activated = self._rows(f"{name}{GATE_UP}.activated", tokens)
         self.kernels.silu_and_mul(gate_up, activated)
+        if not self._has(f"{name}.down_proj"):
+            return 1
         self._gemm(f"{name}.down_proj", activated, tokens, out=hidden)
         return 2
 
@@ -139,7 +158,7 @@ class DummyLayer:
         return out
 
     def _norm(self, x: Tensor, out: Tensor) -> None:
-        self.kernels.rms_norm(x, self._slot("norm_weight"), out)
+        self.kernels.rms_norm(x, self._slot("norm_weight").narrow(0, 0, x.shape[1]), out)
 
     def _expert_linears(self) -> tuple[Linear, Linear]:
         w13, w2 = (linear for linear in self.plan.linears if linear.role is Role.EXPERTS)
@@ -162,7 +181,7 @@ class DummyLayer:
                 buffer.view(torch.uint8).flatten().view(torch.int64).random_().bitwise_and_(E4M3_BELOW_TWO)
             elif kind == "w_scale":
                 buffer.uniform_(0.5 * WEIGHT_SCALE, 1.5 * WEIGHT_SCALE)
-            elif kind in ("hidden", "k_cache", "v_cache", "gate"):
+            elif kind in ("hidden", "k_cache", "v_cache", "gate", "query"):
                 buffer.normal_()
             elif kind == "norm_weight":
                 buffer.fill_(1)

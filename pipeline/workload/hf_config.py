@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-FP8_BLOCK_METHODS = ("fp8",)
+from pipeline.workload.quantization import Quantization, read_quantization
 
 
 @dataclass(kw_only=True, slots=True)
@@ -21,14 +21,6 @@ class Model:
     """Path of a config.json, or of the folder that holds it; None means the shipped facts."""
     config: dict[str, Any] = field(default_factory=dict[str, Any])
     """The shipped facts, by their names in config.json."""
-
-
-@dataclass(frozen=True, slots=True)
-class Quantization:
-    """How the checkpoint's linear layers are stored; `block` is (N, K) of one scale, None when not block FP8."""
-
-    method: str | None
-    block: tuple[int, int] | None
 
 
 def read_config(model: Model) -> tuple[Mapping[str, Any], list[str]]:
@@ -50,43 +42,67 @@ def read_config(model: Model) -> tuple[Mapping[str, Any], list[str]]:
 
 
 class Facts:
-    """Takes fields out of a config, noting each that is absent or of the wrong kind instead of stopping there."""
+    """Takes fields out of a config, noting each that is absent or of the wrong kind instead of stopping there.
+
+    A multimodal config keeps its language model in `text_config`; its fields come first.
+    """
 
     def __init__(self, config: Mapping[str, Any], where: str) -> None:
-        self._config = config
+        nested = config.get("text_config")
+        self._config = {**config, **nested} if isinstance(nested, Mapping) else dict(config)
         self._where = where
         self.problems: list[str] = []
+
+    def get(self, name: str) -> Any:
+        """The field as it is, None where it is absent."""
+        return self._config.get(name)
 
     def integer(self, name: str, default: int | None = None, *, least: int = 1) -> int:
         """A whole number of at least `least`; where it is wrong the answer is `least`, and a problem is noted."""
         value = self._config.get(name)
         value = default if value is None else value
-        if isinstance(value, int) and not isinstance(value, bool) and value >= least:
+        if _is_whole(value) and value >= least:
             return value
-        got = "nothing" if value is None else repr(value)
-        self.problems.append(f"{self._where}: {name} must be a whole number of at least {least}, got {got}")
+        self._note(f"{name} must be a whole number of at least {least}", value)
         return least
 
     def optional_integer(self, name: str) -> int | None:
         """A whole number, or None where the config has null or nothing."""
         return None if self._config.get(name) is None else self.integer(name)
 
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        """True or false."""
+        value = self._config.get(name)
+        if isinstance(value, bool):
+            return value
+        if value is not None:
+            self._note(f"{name} must be true or false", value)
+        return default
+
+    def per_layer(self, name: str, num_layers: int) -> list[Any]:
+        """A list with an entry for each layer (more are allowed: some checkpoints count their MTP layer)."""
+        value = self._config.get(name)
+        if isinstance(value, list | tuple) and len(value) >= num_layers:
+            return list(value)[:num_layers]
+        self._note(f"{name} must be a list with an entry for each of the {num_layers} layers", value)
+        return [0] * num_layers
+
     def quantization(self) -> Quantization:
         """What quantization_config says."""
-        found = self._config.get("quantization_config")
-        if not isinstance(found, Mapping):
-            return Quantization(method=None, block=None)
-        method, block = found.get("quant_method"), found.get("weight_block_size")
-        if method not in FP8_BLOCK_METHODS or block is None:
-            return Quantization(method=method, block=None)
-        sizes = list(block) if isinstance(block, list | tuple) else []
-        if len(sizes) != 2 or not all(isinstance(size, int) and size > 0 for size in sizes):
-            self.problems.append(f"{self._where}: weight_block_size must be two whole numbers, got {block!r}")
-            return Quantization(method=method, block=None)
-        return Quantization(method=method, block=(sizes[0], sizes[1]))
+        found, wrong = read_quantization(self._config.get("quantization_config"))
+        self.problems += [f"{self._where}: {problem}" for problem in wrong]
+        return found
+
+    def _note(self, expected: str, value: Any) -> None:
+        got = "nothing" if value is None else repr(value)
+        self.problems.append(f"{self._where}: {expected}, got {got}")
 
 
 def architecture(config: Mapping[str, Any]) -> str | None:
     """The first of `architectures`."""
     found = config.get("architectures")
     return found[0] if isinstance(found, list | tuple) and found and isinstance(found[0], str) else None
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

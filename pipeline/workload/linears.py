@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, auto
 
+# What a linear reads, besides another linear's output: the normed hidden states, or what attention gave.
+HIDDEN = "hidden"
+ATTENDED = "attended"
+
 
 class Split(Enum):
-    """How a weight is spread over the ranks that share it."""
+    """How a weight is spread over the ranks that share it; over one rank nothing is split."""
 
     REPLICATED = auto()
     COLUMN = auto()
@@ -22,9 +26,15 @@ class Role(Enum):
     ATTENTION = auto()
     KV_UP = auto()
     """kv_b_proj: a matrix product only in prefill that does not absorb it."""
+    INDEXER = auto()
+    """Queries of a sparse-attention indexer."""
+    INDEXER_KEY = auto()
+    """wk: a product of its own only where it is not fused with the bf16 weights_proj."""
     DENSE_MLP = auto()
     SHARED_EXPERTS = auto()
     EXPERTS = auto()
+    DRAFT = auto()
+    """A projection that only the draft (MTP) model has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +50,14 @@ class Linear:
     groups: int = 1
     shard_key: str = "parallel.tp"
     """The option that sets the width, for messages."""
+    source: str = HIDDEN
+    """Whose output it reads: HIDDEN, ATTENDED or the name of a linear before it."""
+    source_column: int = 0
+    """The first of that output's columns that it reads."""
+    is_checked: bool = True
+    """Whether the server checks at load that no scale block is cut."""
+    rows_per_token: int = 1
+    """Rows that one token brings."""
 
     @property
     def n(self) -> int:
@@ -47,19 +65,35 @@ class Linear:
         return sum(self.parts)
 
 
-def block_problems(linear: Linear, block: tuple[int, int]) -> list[str]:
+def column(width: int) -> Split:
+    """COLUMN over more than one rank."""
+    return Split.COLUMN if width > 1 else Split.REPLICATED
+
+
+def row(width: int) -> Split:
+    """ROW over more than one rank."""
+    return Split.ROW if width > 1 else Split.REPLICATED
+
+
+def block_problems(linear: Linear, block: tuple[int, int], *, last_part_exempt: bool = False) -> list[str]:
     """Why the server would refuse to load this shard: scale blocks must not be cut.
 
-    Source: SGLang 0.5.23 quantization/fp8_utils.py validate_fp8_block_shape and fp8.py Fp8MoEMethod.create_weights.
-    A replicated weight is exempt in its last part, so N = 2112 of qkv_a loads.
+    A weight of one piece that every rank holds whole is not checked, so N = 2112 of qkv_a loads; merged pieces are,
+    replicated or not. `last_part_exempt`: compressed-tensors leaves out the last piece of a replicated merge.
+
+    Source: SGLang 0.5.23 quantization/fp8.py validate_block_quant_shapes and Fp8MoEMethod.create_fp8_moe_weight_,
+    fp8_utils.py validate_fp8_block_shape for compressed-tensors.
     """
+    if not linear.is_checked:
+        return []
     block_n, block_k = block
     found: list[str] = []
-    checked = linear.parts[:-1] if linear.split is Split.REPLICATED else linear.parts
-    for part in dict.fromkeys(checked):
+    is_whole = linear.split is Split.REPLICATED
+    parts = linear.parts if len(linear.parts) > 1 or linear.split is Split.COLUMN else ()
+    for part in dict.fromkeys(parts[:-1] if is_whole and last_part_exempt else parts):
         if part % block_n != 0:
             found.append(_cut(linear, f"N {part}", block_n))
-    if linear.split is not Split.REPLICATED and linear.k % block_k != 0:
+    if linear.split is Split.ROW and linear.k % block_k != 0:
         found.append(_cut(linear, f"K {linear.k}", block_k))
     return found
 

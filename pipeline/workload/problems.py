@@ -8,11 +8,35 @@ from enum import StrEnum
 
 
 class Kernel(StrEnum):
-    """DeepGEMM entry points, by the names that SGLang's DeepGemmKernelType gives them."""
+    """DeepGEMM entry points: by the names of SGLang's DeepGemmKernelType where it has one, else by DeepGEMM's own."""
 
     DENSE = "GEMM_NT_F8F8BF16"
+    DENSE_BLOCK32 = "GEMM_NT_F8F8BF16_BLOCK32"
+    DENSE_MXFP8 = "GEMM_NT_MXFP8"
     MASKED = "GROUPED_GEMM_NT_F8F8BF16_MASKED"
     CONTIGUOUS = "GROUPED_GEMM_NT_F8F8BF16_CONTIG"
+    BF16_MASKED = "GROUPED_GEMM_NT_BF16_MASKED"
+    BF16_CONTIGUOUS = "GROUPED_GEMM_NT_BF16_CONTIG"
+    FP4_MASKED = "GROUPED_GEMM_NT_F8F4BF16_MASKED"
+    FP4_CONTIGUOUS = "GROUPED_GEMM_NT_F8F4BF16_CONTIG"
+    MQA_LOGITS = "FP8_MQA_LOGITS"
+    """n heads of k; M queries."""
+    PAGED_MQA_LOGITS = "FP8_PAGED_MQA_LOGITS"
+    """n heads of k; M requests."""
+    PAGED_MQA_METADATA = "PAGED_MQA_LOGITS_METADATA"
+    """n and k are 1; M requests."""
+    EINSUM = "FP8_EINSUM"
+    """groups weights [n, k]; M tokens."""
+    HC_PRENORM = "TF32_HC_PRENORM_GEMM"
+    """n mixing weights over k columns of all residual streams; M tokens."""
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether M counts rows that must be multiples of the library's alignment."""
+        return self in (Kernel.CONTIGUOUS, Kernel.BF16_CONTIGUOUS, Kernel.FP4_CONTIGUOUS)
+
+
+Options = tuple[tuple[str, int | str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +61,11 @@ class MList:
     def largest(self) -> int:
         """The greatest M; operands are sized by it."""
         return self.ranges[-1][-1]
+
+    @classmethod
+    def up_to(cls, largest: int) -> MList:
+        """Every M from 1."""
+        return cls((range(1, largest + 1),))
 
     @classmethod
     def of(cls, values: Iterable[int]) -> MList:
@@ -70,17 +99,22 @@ class Problem:
     layers: tuple[int, ...]
     ranks: tuple[int, ...]
     rules: tuple[str, ...] = field(default=())
+    options: Options = ()
+    """What else decides the kernel, by name: num_sms, next_n, num_splits, compiled_dims, psum."""
+    warmup_calls: int | None = None
+    """How many M the server itself would launch at start; None where that is the whole list, or not known."""
 
     @property
-    def key(self) -> tuple[Kernel, int, int, int]:
+    def key(self) -> tuple[Kernel, int, int, int, Options]:
         """What makes two uses the same problem."""
-        return self.kernel, self.n, self.k, self.groups
+        return self.kernel, self.n, self.k, self.groups, self.options
 
     @property
     def name(self) -> str:
         """Short name for tables and files, e.g. masked 4096x7168 g32."""
         groups = f" g{self.groups}" if self.groups > 1 else ""
-        return f"{self.kernel.name.lower()} {self.n}x{self.k}{groups}"
+        options = "".join(f" {name}={value}" for name, value in self.options)
+        return f"{self.kernel.name.lower()} {self.n}x{self.k}{groups}{options}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +127,7 @@ class NotDeepGemm:
 
 def merge(problems: Iterable[Problem]) -> list[Problem]:
     """One problem for each key, in order of first use; layers, ranks, rules and M lists are united."""
-    merged: dict[tuple[Kernel, int, int, int], Problem] = {}
+    merged: dict[tuple[Kernel, int, int, int, Options], Problem] = {}
     for problem in problems:
         before = merged.get(problem.key)
         merged[problem.key] = problem if before is None else _united(before, problem)

@@ -38,7 +38,7 @@ class Run:
         tokens = layer.tokens if layer.is_extend else batch * self.buffers.size.tokens_per_request
         with self.kernels.meter() as meter, self.arena.phase(layer.phase):
             seq_lens = from_arena(self.buffers.size, self.arena).view(batch)["seq_lens"]
-            dummy = DummyLayer(layer, self.workload.facts, self.arena, self.kernels)
+            dummy = DummyLayer(layer, self.arena, self.kernels)
             dummy.randomize()
             launched = dummy.run(tokens, seq_lens)
             allocated = meter.allocated_bytes

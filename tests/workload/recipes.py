@@ -33,9 +33,14 @@ def _shipped(group: str, name: str) -> str:
     return (ROOT / "conf" / group / f"{name}.yaml").read_text()
 
 
+def shipped(name: str, **changes: Any) -> Model:
+    """A file of conf/model, some of its facts changed."""
+    return Model(name=name, config=yaml.safe_load(_shipped("model", name))["config"] | changes)
+
+
 def deepseek(**changes: Any) -> Model:
     """The shipped DeepSeek-V3 facts, some of them changed."""
-    return Model(name="deepseek", config=yaml.safe_load(_shipped("model", "deepseek"))["config"] | changes)
+    return shipped("deepseek", **changes)
 
 
 def tiny(**changes: Any) -> Model:

@@ -128,7 +128,7 @@ def test_a_written_partition_is_ignored_without_pipeline_stages() -> None:
 
 def test_two_linears_of_one_shape_are_one_problem_that_names_both() -> None:
     workload = workload_of(deepseek(), Parallel(tp=8, moe_a2a_backend=A2A.deepep))
-    (shared,) = [problem for problem in workload.problems if problem.key == (Kernel.DENSE, 7168, 2048, 1)]
+    (shared,) = [problem for problem in workload.problems if problem.key == (Kernel.DENSE, 7168, 2048, 1, ())]
     assert shared.linears == ("self_attn.o_proj", "mlp.shared_experts.down_proj")
     assert shared.layers == tuple(range(61))
     assert len(shared.rules) == 2
@@ -141,11 +141,16 @@ def test_every_problem_cites_a_rule() -> None:
 
 
 def test_a_checkpoint_without_block_scales_needs_nothing_of_deepgemm() -> None:
-    workload = workload_of(deepseek(quantization_config=None), Parallel(tp=8), **DEEP_GEMM)
+    workload = workload_of(deepseek(quantization_config=None), Parallel(tp=8))
     assert workload.problems == ()
     reasons = {entry.layer.split()[0]: entry.reason for entry in workload.not_deepgemm}
     assert "128x128" in reasons["self_attn.o_proj"]
-    assert "128x128" in reasons["mlp.experts.w13"]
+    assert "Triton" in reasons["mlp.experts.w13"]
+
+
+def test_bf16_experts_under_the_deepgemm_runner_need_its_bf16_kernels() -> None:
+    workload = workload_of(deepseek(quantization_config=None), Parallel(tp=8), **DEEP_GEMM)
+    assert {problem.kernel for problem in workload.problems} == {Kernel.BF16_MASKED, Kernel.BF16_CONTIGUOUS}
 
 
 def test_what_never_reaches_deepgemm_is_listed_with_its_reason() -> None:

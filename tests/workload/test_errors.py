@@ -179,16 +179,20 @@ def test_a_size_that_is_no_whole_number_above_zero_is_refused(value: Any) -> Non
 
 
 def test_an_unsupported_family_is_refused_with_the_supported_ones() -> None:
-    (line,) = refusal(tiny(architectures=["Qwen3MoeForCausalLM"]))
-    assert "Qwen3MoeForCausalLM" in line
+    (line,) = refusal(tiny(architectures=["MambaForCausalLM"]))
+    assert "MambaForCausalLM" in line
     assert "DeepseekV3ForCausalLM" in line
     assert "conf/model/tiny.yaml" in line
 
 
 @pytest.mark.parametrize("architectures", [None, [], "DeepseekV3ForCausalLM", [3]])
 def test_a_config_that_names_no_architecture_is_refused(architectures: Any) -> None:
-    (line,) = refusal(tiny(architectures=architectures))
-    assert "architecture None is not supported" in line
+    (line,) = refusal(tiny(architectures=architectures, model_type=None))
+    assert "architecture None (model_type None) is not supported" in line
+
+
+def test_a_config_without_architectures_is_read_by_its_model_type() -> None:
+    assert workload_of(tiny(architectures=None), Parallel()).facts.family == "deepseek"
 
 
 @pytest.mark.parametrize("block", [[128], [128, 0], "128x128", 128])

@@ -26,7 +26,9 @@ def test_an_absent_count_means_none_of_them(name: str) -> None:
     facts = Facts(config, "here")
     read = family.read(facts, "DeepseekV3ForCausalLM")
     assert facts.problems == []
-    assert {"n_shared_experts": read.num_shared, "first_k_dense_replace": read.first_dense}[name] == 0
+    assert read.experts is not None
+    first_moe = next(layer for layer in range(read.num_layers) if read.is_moe(layer))
+    assert {"n_shared_experts": read.experts.num_shared, "first_k_dense_replace": first_moe}[name] == 0
 
 
 def test_null_shared_experts_mean_none_of_them() -> None:
@@ -34,7 +36,8 @@ def test_null_shared_experts_mean_none_of_them() -> None:
     facts = Facts(tiny().config | {"n_shared_experts": None}, "here")
     read = family.read(facts, "DeepseekV3ForCausalLM")
     assert facts.problems == []
-    assert read.num_shared == 0
+    assert read.experts is not None
+    assert read.experts.num_shared == 0
 
 
 def test_experts_are_on_every_nth_layer_after_the_dense_ones() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pipeline.workload.parallel import A2A, Parallel
 from pipeline.workload.problems import Kernel, MList
-from pipeline.workload.servers import sglang
+from pipeline.workload.servers import sglang_m
 from tests.workload.recipes import DEEP_GEMM, deepseek, server, workload_of
 
 TP8 = Parallel(tp=8)
@@ -16,7 +16,7 @@ QUICK = settings(deadline=None, database=None, max_examples=40)
 
 
 def m_list(chunk: int, *, fast: bool = False) -> MList:
-    return sglang.m_list(server(fast_warmup=fast), chunk)
+    return sglang_m.m_list(server(fast_warmup=fast), chunk)
 
 
 @pytest.mark.parametrize(
@@ -54,19 +54,19 @@ def test_the_fast_list_ends_at_the_chunk_itself(chunk: int) -> None:
 @pytest.mark.parametrize(("fast", "count"), [(False, 128), (True, 64)])
 def test_the_contiguous_list_holds_the_aligned_values_of_the_servers_list(fast: bool, count: int) -> None:
     every_m = m_list(8192, fast=fast)
-    found = list(sglang.contiguous_m_list(every_m, chunk=8192, top_k=8, groups=257))
+    found = list(sglang_m.contiguous_m_list(every_m, chunk=8192, top_k=8, groups=257))
     assert [m for m in found if m <= every_m.largest] == [m for m in every_m if m % 128 == 0]
     assert len([m for m in found if m <= every_m.largest]) == count
 
 
 def test_the_contiguous_list_reaches_what_the_routes_of_a_chunk_reach() -> None:
     # 1024 tokens with 8 routes each over 32 groups: (32 + (8192 - 32) // 128) blocks of 128 rows.
-    assert sglang.contiguous_rows(8192, 32) == 128 * 95
-    assert sglang.contiguous_m_list(m_list(1024, fast=True), chunk=1024, top_k=8, groups=32).largest == 128 * 95
+    assert sglang_m.contiguous_rows(8192, 32) == 128 * 95
+    assert sglang_m.contiguous_m_list(m_list(1024, fast=True), chunk=1024, top_k=8, groups=32).largest == 128 * 95
 
 
 def test_the_contiguous_list_is_not_extended_past_the_default_largest() -> None:
-    assert sglang.contiguous_m_list(m_list(8192, fast=True), chunk=8192, top_k=8, groups=257).largest == 16384
+    assert sglang_m.contiguous_m_list(m_list(8192, fast=True), chunk=8192, top_k=8, groups=257).largest == 16384
 
 
 @given(chunk=st.integers(-1, 40000), fast=st.booleans(), top_k=st.integers(1, 16), groups=st.integers(1, 400))
@@ -74,7 +74,7 @@ def test_the_contiguous_list_is_not_extended_past_the_default_largest() -> None:
 def test_contiguous_rows_are_ascending_multiples_of_the_alignment(
     chunk: int, fast: bool, top_k: int, groups: int
 ) -> None:
-    found = list(sglang.contiguous_m_list(m_list(chunk, fast=fast), chunk=chunk, top_k=top_k, groups=groups))
+    found = list(sglang_m.contiguous_m_list(m_list(chunk, fast=fast), chunk=chunk, top_k=top_k, groups=groups))
     assert found
     assert all(m % 128 == 0 for m in found)
     assert found == sorted(set(found))
@@ -84,7 +84,7 @@ def test_contiguous_rows_are_ascending_multiples_of_the_alignment(
 @QUICK
 def test_contiguous_rows_hold_any_spread_of_the_routes(counts: list[int]) -> None:
     needed = sum(-(-count // 128) * 128 for count in counts)
-    assert sglang.contiguous_rows(sum(counts), len(counts)) >= needed
+    assert sglang_m.contiguous_rows(sum(counts), len(counts)) >= needed
 
 
 @given(num_routes=st.integers(1, 5000), num_groups=st.integers(1, 300))
@@ -93,7 +93,7 @@ def test_contiguous_rows_are_exactly_what_the_worst_spread_needs(num_routes: int
     # Worst: every group but one has a single route, the last has the rest.
     used = min(num_routes, num_groups)
     worst = [1] * (used - 1) + [num_routes - used + 1]
-    assert sglang.contiguous_rows(num_routes, num_groups) == sum(-(-count // 128) * 128 for count in worst)
+    assert sglang_m.contiguous_rows(num_routes, num_groups) == sum(-(-count // 128) * 128 for count in worst)
 
 
 def test_each_problem_has_the_list_of_its_kernel() -> None:
@@ -105,7 +105,7 @@ def test_each_problem_has_the_list_of_its_kernel() -> None:
 def test_attention_dp_divides_the_chunk_before_the_list_is_made() -> None:
     parallel = Parallel(tp=8, attn_dp=8, moe_a2a_backend=A2A.deepep)
     workload = workload_of(deepseek(), parallel, chunked_prefill_size=131072)
-    assert workload.chunk == 16384
+    assert workload.rules.chunk == 16384
     assert {len(problem.m) for problem in workload.problems if problem.kernel is Kernel.DENSE} == {32768}
 
 

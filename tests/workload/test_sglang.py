@@ -7,18 +7,20 @@ import pytest
 
 from pipeline.workload.parallel import A2A, Parallel
 from pipeline.workload.problems import Kernel
-from pipeline.workload.servers import DeepEpMode, FusedShared, MoeRunner, sglang
-from tests.workload.recipes import DEEP_GEMM, deepseek, kernels_of, server, shapes_of, workload_of
+from pipeline.workload.servers import DeepEpMode, DenseBackend, FusedShared, MoeRunner, PdRole, sglang_experts
+from pipeline.workload.servers.sglang import SglangRules
+from tests.workload.recipes import DEEP_GEMM, deepseek, kernels_of, shapes_of, workload_of
 
 TP8 = Parallel(tp=8)
 GROUPED = {Kernel.MASKED, Kernel.CONTIGUOUS}
 ELSEWHERE = [MoeRunner.triton, MoeRunner.cutlass, MoeRunner.marlin]
 ELSEWHERE += [MoeRunner.flashinfer_cutlass, MoeRunner.flashinfer_trtllm, MoeRunner.flashinfer_mxfp4]
-ON_DEEPGEMM = (A2A.deepep, A2A.mooncake, A2A.nixl)
+ON_DEEPGEMM = (A2A.deepep, A2A.mooncake, A2A.nixl, A2A.deepep_v2, A2A.pplx)
 
 
 def behind(backend: A2A) -> Parallel:
-    return Parallel(tp=8, moe_a2a_backend=backend)
+    """Eight ranks behind a backend; pplx is for attention data parallelism only."""
+    return Parallel(tp=8, attn_dp=2 if backend is A2A.pplx else 1, moe_a2a_backend=backend)
 
 
 def expert_reasons(parallel: Parallel, **flags: Any) -> list[str]:
@@ -29,16 +31,21 @@ def expert_reasons(parallel: Parallel, **flags: Any) -> list[str]:
 # Which runner takes the experts, for every pair of runner and backend.
 
 
+def grouped_behind(backend: A2A) -> set[Kernel]:
+    """pplx dispatches one way only."""
+    return {Kernel.MASKED} if backend is A2A.pplx else GROUPED
+
+
 @pytest.mark.parametrize("backend", A2A, ids=lambda backend: backend.name)
 def test_the_deep_gemm_runner_takes_the_experts_behind_any_backend(backend: A2A) -> None:
     workload = workload_of(deepseek(), behind(backend), **DEEP_GEMM)
-    assert kernels_of(workload) >= GROUPED
+    assert kernels_of(workload) - {Kernel.DENSE} == grouped_behind(backend)
 
 
 @pytest.mark.parametrize("backend", ON_DEEPGEMM, ids=lambda backend: backend.name)
 def test_auto_takes_deepgemm_behind_these_backends(backend: A2A) -> None:
     workload = workload_of(deepseek(), behind(backend))
-    assert kernels_of(workload) >= GROUPED
+    assert kernels_of(workload) - {Kernel.DENSE} == grouped_behind(backend)
 
 
 @pytest.mark.parametrize("backend", [b for b in A2A if b not in ON_DEEPGEMM], ids=lambda backend: backend.name)
@@ -121,35 +128,51 @@ def test_shared_experts_become_one_more_group() -> None:
     assert not any("shared" in name for name in shapes)
 
 
-@pytest.mark.parametrize(
-    ("changes", "parallel", "flags", "reason"),
-    [
-        ({"n_shared_experts": 0}, TP8, {}, "no shared experts"),
-        ({"n_shared_experts": 2}, TP8, {}, "2 shared experts"),
-        ({"n_routed_experts": 384}, TP8, {}, "384 experts"),
-        ({"architectures": ["DeepseekV2ForCausalLM"]}, TP8, {}, "DeepseekV2ForCausalLM"),
-        ({}, Parallel(tp=8, ep=8), {}, "expert parallel size 8"),
-        ({}, TP8, {"shared_experts_fusion": FusedShared.off}, "server.shared_experts_fusion=off"),
-        ({}, behind(A2A.deepep), {"shared_experts_fusion": FusedShared.enforced}, "expert parallel size 8"),
-        *(({}, Parallel(moe_a2a_backend=a2a), {}, f"behind {a2a.name}") for a2a in sglang.A2A_WITHOUT_FUSION),
-    ],
-)
+FUSION_CLAUSES: list[tuple[dict[str, Any], Parallel, dict[str, Any], str]] = [
+    ({"n_shared_experts": 0}, TP8, {}, "no shared experts"),
+    ({"n_shared_experts": 2}, TP8, {}, "2 shared experts"),
+    ({"n_routed_experts": 384}, TP8, {}, "384 experts"),
+    ({"architectures": ["DeepseekV2ForCausalLM"]}, TP8, {}, "DeepseekV2ForCausalLM"),
+    ({}, Parallel(tp=8, ep=8), {}, "expert parallel size 8"),
+    ({}, behind(A2A.nixl), {}, "expert parallel size 8"),
+    ({}, TP8, {"shared_experts_fusion": FusedShared.off}, "server.shared_experts_fusion=off"),
+    ({}, TP8, {"enable_two_batch_overlap": True}, "batch overlap"),
+    ({}, TP8, {"moe_runner_backend": MoeRunner.flashinfer_trtllm}, "flashinfer_trtllm"),
+    *(({}, behind(a2a), {}, f"behind {a2a.name}") for a2a in sglang_experts.DEEPEP_CLASS),
+    *(({}, behind(a2a), {}, f"behind {a2a.name}") for a2a in sglang_experts.A2A_SWITCH_FUSION_OFF),
+]
+
+
+@pytest.mark.parametrize(("changes", "parallel", "flags", "reason"), FUSION_CLAUSES)
 def test_shared_experts_stay_apart_when_one_clause_fails(
     changes: dict[str, Any], parallel: Parallel, flags: dict[str, Any], reason: str
 ) -> None:
     workload = workload_of(deepseek(**changes), parallel, **flags)
-    why = sglang.shared_experts_not_fused(workload.facts, server(**flags), parallel)
+    rules, experts = workload.rules, workload.facts.experts
+    assert isinstance(rules, SglangRules)
+    assert experts is not None
+    why = sglang_experts.not_fused(workload.facts, rules.server, parallel, rules.target)
     assert why is not None
     assert reason in why
     groups = {linear.groups for stage in workload.stages for linear in stage.linears} - {1}
-    assert groups == {workload.facts.num_experts // parallel.effective_ep}
+    assert groups == {experts.num // parallel.effective_ep}
 
 
-def test_fusion_behind_deepep_can_be_enforced_where_experts_are_not_spread() -> None:
-    alone = Parallel(moe_a2a_backend=A2A.deepep)
-    shapes = shapes_of(workload_of(deepseek(), alone, shared_experts_fusion=FusedShared.enforced))
-    assert shapes["mlp.experts.w13"] == "4096x7168 (257)"
+def test_the_trtllm_runner_of_a_blackwell_server_keeps_shared_experts_apart() -> None:
+    assert shapes_of(workload_of(deepseek(), TP8, gpu="b200"))["mlp.shared_experts.gate_up_proj"] == "512x7168"
+
+
+@pytest.mark.parametrize("parallel", [Parallel(moe_a2a_backend=A2A.deepep), behind(A2A.deepep), Parallel(tp=8, ep=8)])
+def test_enforced_fusion_skips_every_later_clause(parallel: Parallel) -> None:
+    """models/deepseek_v2.py l.3334: enforcement is asked before architecture, ep and backend."""
+    shapes = shapes_of(workload_of(deepseek(), parallel, shared_experts_fusion=FusedShared.enforced))
+    assert shapes["mlp.experts.w13"] == f"4096x7168 ({256 // parallel.effective_ep + 1})"
     assert not any("shared" in name for name in shapes)
+
+
+def test_redundant_experts_are_spread_over_the_ranks() -> None:
+    shapes = shapes_of(workload_of(deepseek(), behind(A2A.deepep), ep_num_redundant_experts=32))
+    assert shapes["mlp.experts.w13"] == "4096x7168 (36)"
 
 
 def test_shared_experts_are_whole_behind_a_backend_and_split_without() -> None:
@@ -159,23 +182,69 @@ def test_shared_experts_are_whole_behind_a_backend_and_split_without() -> None:
     assert shapes_of(workload_of(deepseek(), TP8, **apart))[name] == "512x7168"
 
 
+@pytest.mark.parametrize(
+    ("role", "kernel"), [(PdRole.prefill, Kernel.CONTIGUOUS), (PdRole.decode, Kernel.MASKED)], ids=lambda x: x.name
+)
+def test_a_server_with_one_half_of_the_work_dispatches_one_way(role: PdRole, kernel: Kernel) -> None:
+    workload = workload_of(deepseek(), behind(A2A.deepep), disaggregation_mode=role)
+    assert kernels_of(workload) - {Kernel.DENSE} == {kernel}
+
+
+# Further kernels of the same linears: fewer SMs.
+
+
+def options_of(parallel: Parallel, **flags: Any) -> dict[str, set[int | str]]:
+    found = workload_of(deepseek(), parallel, **flags).problems
+    return {name: {p.options[0][1] for p in found if p.options and name in p.linears} for name in NAMES}
+
+
+NAMES = ("self_attn.o_proj", "mlp.shared_experts.gate_up_proj")
+
+
+def test_two_batch_overlap_leaves_sms_to_the_dispatcher() -> None:
+    found = options_of(behind(A2A.deepep), enable_two_batch_overlap=True)
+    assert found == dict.fromkeys(NAMES, {112})
+
+
+def test_single_batch_overlap_leaves_sms_to_the_combine() -> None:
+    found = options_of(behind(A2A.deepep), enable_single_batch_overlap=True)
+    assert found == {NAMES[0]: set(), NAMES[1]: {129}}
+
+
 # Which linears DeepGEMM refuses.
 
 
-@pytest.mark.parametrize(("block", "on_deepgemm"), [((128, 128), True), ((32, 32), False), (None, False)])
-def test_only_scale_blocks_of_128_reach_deepgemm(block: tuple[int, int] | None, on_deepgemm: bool) -> None:
-    linear = workload_of(deepseek(), TP8).stages[0].linears[0]
-    assert (sglang.dense_not_on_deepgemm(linear, block) is None) is on_deepgemm
+def reason_of(n: int, k: int, *, block: tuple[int, int] | None = (128, 128), gpu: str = "h200", **flags: Any) -> str:
+    found = {"quant_method": "fp8", "weight_block_size": list(block)} if block else None
+    workload = workload_of(deepseek(quantization_config=found), Parallel(), gpu=gpu, **flags)
+    return workload.rules.reason(replace(workload.stages[0].linears[0], parts=(n,), k=k)) or ""
 
 
 @pytest.mark.parametrize(
-    ("n", "k", "reason"),
-    [(2112, 7168, None), (64, 128, None), (2080, 7168, "N 2080"), (2112, 7168 + 64, "K 7232")],
+    ("block", "gpu", "flags", "on_deepgemm"),
+    [
+        ((128, 128), "h200", {}, True),
+        (None, "h200", {}, False),
+        ((64, 64), "h200", {}, False),
+        ((32, 32), "h200", {}, True),
+        ((32, 32), "b200", {}, False),
+        ((32, 32), "b200", {"fp8_gemm_backend": DenseBackend.deep_gemm}, True),
+        ((128, 128), "h200", {"fp8_gemm_backend": DenseBackend.triton}, False),
+        ((128, 128), "h200", {"fp8_gemm_backend": DenseBackend.flashinfer_deepgemm}, True),
+    ],
 )
-def test_a_shard_is_for_deepgemm_by_the_multiples_of_its_sides(n: int, k: int, reason: str | None) -> None:
-    linear = replace(workload_of(deepseek(), TP8).stages[0].linears[0], parts=(n,), k=k)
-    why = sglang.dense_not_on_deepgemm(linear, (128, 128))
-    assert why is None if reason is None else (why is not None and reason in why)
+def test_scale_blocks_and_the_backend_decide_whether_a_linear_is_deepgemms(
+    block: tuple[int, int] | None, gpu: str, flags: dict[str, Any], on_deepgemm: bool
+) -> None:
+    assert (reason_of(2112, 7168, block=block, gpu=gpu, **flags) == "") is on_deepgemm
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "reason"), [(2112, 7168, ""), (64, 128, ""), (2080, 7168, "N 2080"), (2112, 7168 + 64, "K 7232")]
+)
+def test_a_shard_is_for_deepgemm_by_the_multiples_of_its_sides(n: int, k: int, reason: str) -> None:
+    assert reason in reason_of(n, k)
+    assert bool(reason) is bool(reason_of(n, k))
 
 
 def test_a_replicated_shard_that_deepgemm_refuses_is_listed_with_the_size() -> None:

@@ -5,182 +5,280 @@ Paths in the rules are inside the package sglang/srt of that version.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
 from pipeline.virtual_gpu.targets import Target
-from pipeline.workload.families.deepseek import FUSING_ARCHITECTURE, DeepseekFacts
-from pipeline.workload.linears import Linear, Role
-from pipeline.workload.parallel import A2A, Parallel
-from pipeline.workload.problems import Kernel, MList, NotDeepGemm
-from pipeline.workload.servers import DeepEpMode, FusedShared, MoeRunner, Server
+from pipeline.workload.blocks.feed_forward import Experts, gated, routed
+from pipeline.workload.linears import Linear, Role, Split, block_problems
+from pipeline.workload.model import ModelFacts
+from pipeline.workload.parallel import A2A, Parallel, split_layers_last
+from pipeline.workload.problems import Kernel, MList, NotDeepGemm, Options, Problem
+from pipeline.workload.servers import (
+    AttentionBackend, DeepEpMode, DenseBackend, MoeRunner, Server, release, sglang_batches, sglang_experts, sglang_m,
+    sglang_others,
+)  # fmt: skip
+from pipeline.workload.servers.rules import Use, Widths
 
-# layers/deep_gemm_wrapper/compile_utils.py update_deep_gemm_config.
-DEFAULT_M_MAX = 16384
-UNCHUNKED_M_MAX = 65536
-LARGEST_M_MAX = 131072
-FAST_WARMUP_DENSE_UP_TO = 1024
-FAST_WARMUP_MAX = 32768
-# deep_gemm.get_mk_alignment_for_contiguous_layout(); the discovery worker asks the library again.
-CONTIGUOUS_ALIGNMENT = 128
 # layers/quantization/fp8_utils.py _deepgemm_block_fp8_supported.
-DEEPGEMM_N_MULTIPLE = 64
-DEEPGEMM_K_MULTIPLE = 128
-DEEPGEMM_BLOCK = (128, 128)
-# layers/quantization/fp8.py: auto picks DeepGEMM for the experts behind these.
-A2A_ON_DEEPGEMM = (A2A.deepep, A2A.mooncake, A2A.nixl)
-# models/deepseek_v2.py shared_experts_fusion_disable_reason.
-A2A_WITHOUT_FUSION = (A2A.deepep, A2A.deepep_v2, A2A.mooncake, A2A.nixl, A2A.mori)
-FUSING_EXPERT_COUNT = 256
-
-
-def m_list(server: Server, chunk: int) -> MList:
-    """Every M that the server's own sweep would visit (compile_utils.py update_deep_gemm_config)."""
-    if server.fast_warmup:
-        return _fast_m_list(DEFAULT_M_MAX if chunk < 1 else min(chunk, FAST_WARMUP_MAX))
-    m_max = DEFAULT_M_MAX
-    if chunk < 1:
-        m_max = UNCHUNKED_M_MAX
-    elif chunk > 8192:
-        m_max = 2 * chunk
-    return MList((range(1, min(m_max, LARGEST_M_MAX) + 1),))
-
-
-def contiguous_rows(num_routes: int, num_groups: int) -> int:
-    """Rows that hold every route when each expert's rows begin at an aligned row.
-
-    Source: layers/moe/moe_runner/deep_gemm.py _get_compact_all_tokens.
-    """
-    first = min(num_routes, num_groups)
-    return CONTIGUOUS_ALIGNMENT * (first + (num_routes - first) // CONTIGUOUS_ALIGNMENT)
-
-
-def contiguous_m_list(every_m: MList, *, chunk: int, top_k: int, groups: int) -> MList:
-    """Rows of the contiguous kernels: the server's list, and what one chunk's routes reach when that is more.
-
-    The server filters its list of M to aligned values, although M counts routes here: with a small chunk it visits
-    too few. Past DEFAULT_M_MAX no measured shape selects another kernel (docs/kernels.md), so the list ends there.
-    """
-    reached = min(contiguous_rows(max(chunk, 1) * top_k, groups), DEFAULT_M_MAX)
-    largest = max(every_m.largest, reached)
-    beyond = range(every_m.largest + 1, largest + 1)
-    aligned = [m for m in every_m if m % CONTIGUOUS_ALIGNMENT == 0]
-    return MList.of(aligned + [m for m in beyond if m % CONTIGUOUS_ALIGNMENT == 0])
-
-
-def shared_experts_not_fused(facts: DeepseekFacts, server: Server, parallel: Parallel) -> str | None:
-    """Why the shared experts stay apart, or None when they become extra groups of the routed ones."""
-    source = "models/deepseek_v2.py shared_experts_fusion_disable_reason"
-    if facts.num_shared == 0:
-        return "the model has no shared experts"
-    if server.shared_experts_fusion is FusedShared.off:
-        return "server.shared_experts_fusion=off"
-    if parallel.moe_a2a_backend in A2A_WITHOUT_FUSION and server.shared_experts_fusion is not FusedShared.enforced:
-        return f"not fused behind {parallel.moe_a2a_backend.name} ({source})"
-    if facts.architecture != FUSING_ARCHITECTURE:
-        return f"{facts.architecture} is not {FUSING_ARCHITECTURE} ({source})"
-    if facts.num_experts != FUSING_EXPERT_COUNT:
-        return f"{facts.num_experts} experts, fusion wants {FUSING_EXPERT_COUNT} ({source})"
-    if facts.num_shared != 1:
-        return f"{facts.num_shared} shared experts, fusion wants 1 ({source})"
-    if parallel.effective_ep != 1:
-        return f"expert parallel size {parallel.effective_ep} is not 1 ({source})"
-    return None
-
-
-def routes_per_token(facts: DeepseekFacts, server: Server, parallel: Parallel) -> int:
-    """Experts that one token visits; fused shared experts are visited by all."""
-    fused = shared_experts_not_fused(facts, server, parallel) is None
-    return facts.top_k + (facts.num_shared if fused else 0)
-
-
-def shared_experts_tp(parallel: Parallel) -> int:
-    """Ranks that share the shared experts: one behind an all-to-all backend, where each rank holds them whole."""
-    return 1 if parallel.moe_a2a_backend.is_used else parallel.tp
-
-
-def experts_not_on_deepgemm(server: Server, parallel: Parallel, target: Target) -> str | None:
-    """Why the experts' runner is not DeepGEMM under these flags, or None when it is."""
-    source = "layers/quantization/fp8.py is_deepgemm_moe_runner_backend_enabled"
-    runner = server.moe_runner_backend
-    if runner is MoeRunner.deep_gemm or (runner is MoeRunner.auto and parallel.moe_a2a_backend in A2A_ON_DEEPGEMM):
-        return None
-    if runner is not MoeRunner.auto:
-        return f"server.moe_runner_backend={runner.name} ({source})"
-    served_by = "Triton fused MoE" if target.major_minor < (10, 0) else "FlashInfer trtllm-gen MoE or Triton"
-    return (
-        f"moe_runner_backend=auto with moe_a2a_backend={parallel.moe_a2a_backend.name} runs {served_by} ({source}); "
-        "set server.moe_runner_backend=deep_gemm, or an all-to-all backend such as deepep"
-    )
-
-
-def expert_kernels(server: Server, parallel: Parallel) -> list[tuple[Kernel, str]]:
-    """The grouped kernels of the DeepGEMM runner and the rule that needs each (layers/moe/moe_runner/deep_gemm.py)."""
-    contiguous, masked = Kernel.CONTIGUOUS, Kernel.MASKED
-    if not parallel.moe_a2a_backend.is_used:
-        return [
-            (masked, "standard dispatch, masked layout: moe_runner/deep_gemm.py _should_use_masked_standard_layout"),
-            (contiguous, "standard dispatch, compact layout: moe_runner/deep_gemm.py _get_compact_all_tokens"),
-        ]
-    name = parallel.moe_a2a_backend.name
-    found: list[tuple[Kernel, str]] = []
-    if server.deepep_mode is not DeepEpMode.low_latency:
-        found.append((contiguous, f"{name} normal dispatch (prefill): token_dispatcher/deepep.py"))
-    if server.deepep_mode is not DeepEpMode.normal:
-        found.append((masked, f"{name} low-latency dispatch (decode): token_dispatcher/deepep.py"))
-    return found
-
-
-def kv_up_not_a_gemm(server: Server, parallel: Parallel) -> str | None:
-    """Why kv_b_proj never runs as a matrix product, or None when some prefill runs it so.
-
-    Decode always absorbs it. Prefill runs it on MHA_ONE_SHOT and MHA_CHUNKED_KV, which eager prefill takes.
-    """
-    source = "models/deepseek_common/attention_backend_handler.py"
-    if parallel.attn_cp > 1:
-        return f"context parallel prefill absorbs kv_b_proj ({source})"
-    if server.enable_deterministic_inference:
-        return f"deterministic inference absorbs kv_b_proj ({source})"
-    return None
-
-
-def dense_not_on_deepgemm(linear: Linear, block: tuple[int, int] | None) -> str | None:
-    """Why a quantised linear is served by another kernel, or None (fp8_utils.py _deepgemm_block_fp8_supported)."""
-    source = "layers/quantization/fp8_utils.py _deepgemm_block_fp8_supported"
-    if block != DEEPGEMM_BLOCK:
-        return f"weights are not FP8 with {DEEPGEMM_BLOCK[0]}x{DEEPGEMM_BLOCK[1]} scale blocks ({source})"
-    if linear.n % DEEPGEMM_N_MULTIPLE != 0:
-        return f"N {linear.n} is not a multiple of {DEEPGEMM_N_MULTIPLE}, Triton serves it ({source})"
-    if linear.k % DEEPGEMM_K_MULTIPLE != 0:
-        return f"K {linear.k} is not a multiple of {DEEPGEMM_K_MULTIPLE}, Triton serves it ({source})"
-    return None
-
+DEEPGEMM_BLOCK, BLOCK32, MXFP8_BLOCK = (128, 128), (32, 32), (1, 32)
+# (N, K) multiples of each kind of scale block.
+MULTIPLES = {DEEPGEMM_BLOCK: (64, 128), BLOCK32: (8, 32), MXFP8_BLOCK: (1, 128)}
+ON_DEEPGEMM = (DenseBackend.auto, DenseBackend.deep_gemm, DenseBackend.flashinfer_deepgemm)
+# Classes that read moe_dense_tp_size; the others keep their dense layers over tp.
+DENSE_TP_FAMILIES = ("deepseek", "glm4_moe", "mimo_v2")
+# Classes whose attention is spread over the whole tp.
+ATTENTION_OVER_TP = ("llama",)
+# models/glm4_moe.py sizes its experts without the redundant ones.
+WITHOUT_REDUNDANT = ("glm4_moe",)
+# Releases before this one ran absorbed kv_b_proj on DeepGEMM by default (the server's log of 0.4.5.post2 shows it).
+FIRST_WITHOUT_BMM = (0, 5, 0)
+READ_FROM = "sglang 0.5.23"
 
 RULES = {
     Role.ATTENTION: "layers/quantization/fp8_utils.py dispatch_w8a8_block_fp8_linear",
     Role.KV_UP: "models/deepseek_common/attention_backend_handler.py: MHA_ONE_SHOT and MHA_CHUNKED_KV prefill",
-    Role.DENSE_MLP: "layers/quantization/fp8_utils.py dispatch_w8a8_block_fp8_linear; layer < first_k_dense_replace",
-    Role.SHARED_EXPERTS: "models/deepseek_v2.py: shared experts apart from the routed ones",
+    Role.INDEXER: "layers/attention/dsa/dsa_indexer.py, dsv4/indexer.py: wq_b is FP8",
+    Role.INDEXER_KEY: "layers/attention/dsa/dsa_indexer.py: wk apart from weights_proj",
+    Role.DENSE_MLP: "layers/quantization/fp8_utils.py dispatch_w8a8_block_fp8_linear; dense layers",
+    Role.SHARED_EXPERTS: "models/deepseek_v2.py, glm4_moe.py, qwen2_moe.py: shared experts apart from the routed ones",
+    Role.DRAFT: "models/deepseek_v4_nextn.py: projections of the draft model",
 }
 
 
-def _fast_m_list(largest: int) -> MList:
-    ranges = [range(1, min(FAST_WARMUP_DENSE_UP_TO, largest) + 1)]
-    start, step = FAST_WARMUP_DENSE_UP_TO, 2
-    while start < largest:
-        ranges.append(range(start, min(2 * start, largest + 1), step))
-        start, step = 2 * start, 2 * step
-    values = sorted({m for part in ranges for m in part} | {largest})
-    return MList.of(values)
+@dataclass(frozen=True, slots=True)
+class SglangRules:
+    """See Rules."""
 
+    facts: ModelFacts
+    parallel: Parallel
+    server: Server
+    target: Target
 
-def never_on_deepgemm(facts: DeepseekFacts) -> list[NotDeepGemm]:
-    """Matrix products of every rank that hold no block-FP8 weight, whatever the flags."""
-    found = [
-        NotDeepGemm("model.embed_tokens", "a look-up, first pipeline stage only"),
-        NotDeepGemm(
-            "self_attn absorbed kv_b_proj (w_kc, w_vc)",
-            "bf16 batched product: deepseek_weight_loader.py dequantises it",
-        ),
-        NotDeepGemm("lm_head", "bf16, not quantised, last pipeline stage only"),
-    ]
-    if any(facts.is_moe(layer) for layer in range(facts.num_layers)):
-        found.insert(1, NotDeepGemm("mlp.gate", "bf16 router: models/deepseek_v2.py MoEGate"))
-    return found
+    @property
+    def used(self) -> tuple[str, ...]:
+        """See Rules."""
+        return (READ_FROM, f"absorbed kv_b_proj on DeepGEMM: {'yes' if self._has_bmm else 'no'}")
+
+    @property
+    def chunk(self) -> int:
+        """See Rules."""
+        return sglang_batches.default_chunk(self.server, self.parallel, self.target)
+
+    @property
+    def decode_batch(self) -> int:
+        """See Rules."""
+        return sglang_batches.default_decode_batch(self.server, self.parallel, self.target)
+
+    @property
+    def batch_multiple(self) -> int:
+        """See Rules."""
+        return sglang_batches.batch_multiple(self.parallel)
+
+    @property
+    def counts_unpadded_tokens(self) -> bool:
+        """See Rules."""
+        return sglang_batches.counts_unpadded_tokens(self.parallel)
+
+    @property
+    def routes_per_token(self) -> int:
+        """See Rules; fused shared experts are visited by all."""
+        experts = self.facts.experts
+        return 0 if experts is None else experts.top_k + self.widths().num_fused
+
+    @property
+    def absorbs_kv_up(self) -> bool:
+        """See Rules."""
+        return self._kv_up_reason() is not None
+
+    def masked_rows(self, tokens: int) -> int | None:
+        """See Rules; a dummy batch may be larger than the dispatcher's limit, an expert sees each token once."""
+        if not self.parallel.moe_a2a_backend.is_used:
+            return None
+        return max(tokens, sglang_batches.masked_rows(tokens, self.parallel))
+
+    def problems(self) -> list[str]:
+        """See Rules."""
+        parallel, experts, tp = self.parallel, self.facts.experts, self._attention_tp
+        found = [
+            line for kind in self.facts.attentions(range(self.facts.num_layers)) for line in kind.layout_problems(tp)
+        ]
+        found += sglang_batches.size_problems(self.facts, parallel)
+        if parallel.moe_a2a_backend is A2A.pplx:
+            if parallel.attn_dp < 2:
+                found.append("parallel.moe_a2a_backend=pplx needs parallel.attn_dp of at least 2 (moe_hook.py)")
+            if self.server.deepep_mode is DeepEpMode.normal:
+                found.append("parallel.moe_a2a_backend=pplx has no normal mode; set server.deepep_mode=auto")
+        asks_deep_gemm = self.server.moe_runner_backend is MoeRunner.deep_gemm
+        if experts is not None and asks_deep_gemm and self.facts.quantization.is_compressed_tensors:
+            found.append(
+                "server.moe_runner_backend=deep_gemm: SGLang has no DeepGEMM runner for compressed-tensors experts "
+                "and would fail; set it to auto"
+            )
+        return list(dict.fromkeys(found))
+
+    def split(self, num_layers: int) -> list[int]:
+        """See Rules."""
+        return split_layers_last(num_layers, self.parallel.pp)
+
+    def widths(self, *, draft: bool = False) -> Widths:
+        """Over how many ranks each part of a layer is spread."""
+        facts, parallel, server = self.facts, self.parallel, self.server
+        experts, is_whole = facts.experts, parallel.moe_dense_tp_size == 1 and facts.family in DENSE_TP_FAMILIES
+        not_fused = sglang_experts.not_fused(facts, server, parallel, self.target, draft=draft)
+        num_fused = experts.num_shared if experts is not None and not_fused is None else 0
+        skips_redundant = facts.family in WITHOUT_REDUNDANT or (draft and facts.family == "deepseek_v4")
+        redundant = 0 if skips_redundant else server.ep_num_redundant_experts
+        return Widths(
+            attention=self._attention_tp,
+            dense=1 if is_whole else parallel.tp,
+            shared=sglang_experts.shared_tp(facts, parallel),
+            experts=parallel.moe_tp,
+            groups=0 if experts is None else (experts.num + redundant) // parallel.effective_ep + num_fused,
+            num_fused=num_fused,
+        )
+
+    def linears(self, layers: Sequence[int], *, draft: bool = False) -> list[Linear]:
+        """See Rules."""
+        facts, widths = self.facts, self.widths(draft=draft)
+        if draft:
+            assert facts.draft is not None
+            hidden, layer, parts = facts.hidden, (facts.num_layers,), (facts.hidden,)
+            found = [
+                Linear(f"draft.{name}", Role.DRAFT, Split.REPLICATED, parts, hidden, layer, rows_per_token=rows)
+                for name, rows in facts.draft.projections
+            ]
+            found += facts.draft.layer.attention.linears(hidden, widths.attention, layer)
+            return found + self._feed_forward(facts.draft.layer.has_experts, layer, widths)
+        found = facts.attention_linears(layers, widths.attention)
+        for has_experts in (False, True):
+            members = [layer for layer in layers if facts.is_moe(layer) is has_experts]
+            if members:
+                found += self._feed_forward(has_experts, members, widths)
+        return found
+
+    def cut_blocks(self, linear: Linear) -> list[str]:
+        """See Rules."""
+        quantization = self.facts.quantization
+        if quantization.block is None or self._ignored(linear) is not None:
+            return []
+        return block_problems(linear, quantization.block, last_part_exempt=quantization.is_compressed_tensors)
+
+    def reason(self, linear: Linear) -> str | None:
+        """See Rules."""
+        if linear.name in self.server.served_elsewhere:
+            return "named in server.served_elsewhere"
+        if linear.role is Role.EXPERTS:
+            by_flags = sglang_experts.experts_reason(self.facts, self.server, self.parallel, self.target)
+            return by_flags or self._cut_reason(linear, (64, 128))
+        if linear.role is Role.KV_UP and (by_flags := self._kv_up_reason()) is not None:
+            return by_flags
+        if linear.role is Role.INDEXER_KEY and self._fuses_index_key():
+            return "fused with the bf16 weights_proj (layers/attention/dsa/dsa_indexer.py)"
+        if self.server.fp8_gemm_backend not in ON_DEEPGEMM:
+            return f"server.fp8_gemm_backend={self.server.fp8_gemm_backend.name}"
+        return self._ignored(linear) or self._block_reason(linear)
+
+    def uses(self, linear: Linear) -> list[Use]:
+        """See Rules."""
+        every_m = sglang_m.m_list(self.server, self.chunk)
+        if linear.role is Role.EXPERTS:
+            # Experts see the tokens of every attention DP group, not only this rank's chunk.
+            tokens = self.chunk * self.parallel.attn_dp
+            aligned = sglang_m.contiguous_m_list(
+                every_m, chunk=tokens, top_k=self.routes_per_token, groups=linear.groups
+            )
+            kernels = sglang_experts.kernels(self.facts, self.server, self.parallel)
+            found = [Use(kernel, rule, aligned if kernel.is_contiguous else every_m) for kernel, rule in kernels]
+        else:
+            block = self.facts.quantization.block
+            kernel = {BLOCK32: Kernel.DENSE_BLOCK32, MXFP8_BLOCK: Kernel.DENSE_MXFP8}.get(block or (), Kernel.DENSE)
+            options: Options = (("block", 32),) if kernel is Kernel.DENSE_BLOCK32 else ()
+            found = [Use(kernel, RULES[linear.role], every_m, options)]
+        fewer = sglang_others.fewer_sms(linear, self.facts, self.server, self.parallel, self.target)
+        return found + [
+            Use(use.kernel, rule, MList.of(m for m in use.m if m <= limit), (*use.options, ("num_sms", sms)))
+            for use in found
+            for sms, limit, rule in fewer
+            if not use.kernel.name.endswith("MASKED")
+        ]
+
+    def others(self, layers: Sequence[int], ranks: Sequence[int], *, is_last: bool) -> list[Problem]:
+        """See Rules."""
+        found = sglang_others.problems(
+            self.facts, self.server, self.parallel, self.target,
+            layers=layers, is_last=is_last, chunk=self.chunk, decode_batch=self.decode_batch,
+        )  # fmt: skip
+        if self._has_bmm:
+            found += sglang_others.absorbed_products(
+                self.facts, layers, sglang_m.m_list(self.server, self.chunk), self._attention_tp
+            )
+        return [replace(problem, ranks=tuple(ranks)) for problem in found]
+
+    def never(self) -> list[NotDeepGemm]:
+        """See Rules."""
+        return self.facts.never() + sglang_others.never(self.facts, self.server, self.target)
+
+    @property
+    def _attention_tp(self) -> int:
+        return self.parallel.tp if self.facts.family in ATTENTION_OVER_TP else self.parallel.attn_tp
+
+    @property
+    def _has_bmm(self) -> bool:
+        if self.target.major_minor >= (10, 0) or self.facts.quantization.block != DEEPGEMM_BLOCK:
+            return False
+        version = release(self.server.version)
+        by_version = version is not None and version < FIRST_WITHOUT_BMM
+        return by_version if self.server.use_deepgemm_bmm is None else self.server.use_deepgemm_bmm
+
+    def _feed_forward(self, has_experts: bool, layers: Sequence[int], widths: Widths) -> list[Linear]:
+        facts = self.facts
+        if not has_experts:
+            dense = facts.dense or (facts.draft.layer.feed_forward if facts.draft else None)
+            assert dense is not None
+            assert not isinstance(dense, Experts)
+            sizes = {"hidden": facts.hidden, "intermediate": dense.intermediate}
+            return gated("mlp", Role.DENSE_MLP, **sizes, tp=widths.dense, layers=layers)
+        experts, found = facts.experts, list[Linear]()
+        assert experts is not None
+        if experts.num_shared and not widths.num_fused:
+            sizes = {"hidden": facts.hidden, "intermediate": experts.shared_intermediate}
+            found = gated(experts.shared_name, Role.SHARED_EXPERTS, **sizes, tp=widths.shared, layers=layers)
+        return found + routed(experts, hidden=facts.hidden, groups=widths.groups, tp=widths.experts, layers=layers)
+
+    def _kv_up_reason(self) -> str | None:
+        source = "models/deepseek_common/attention_backend_handler.py"
+        if self.parallel.attn_cp > 1:
+            return f"context parallel prefill absorbs kv_b_proj ({source})"
+        deterministic = (AttentionBackend.auto, AttentionBackend.fa3, AttentionBackend.fa4, AttentionBackend.triton)
+        if self.server.enable_deterministic_inference and self.server.attention_backend in deterministic:
+            return f"deterministic inference absorbs kv_b_proj ({source})"
+        return None
+
+    def _fuses_index_key(self) -> bool:
+        kinds = self.facts.attentions(range(self.facts.num_layers))
+        return any(getattr(getattr(kind, "indexer", None), "interleaved_rope", False) for kind in kinds)
+
+    def _ignored(self, linear: Linear) -> str | None:
+        if self.facts.quantization.ignores(linear.name, linear.layers[:1]):
+            return "the checkpoint keeps it unquantised (modules_to_not_convert, ignored_layers)"
+        return None
+
+    def _block_reason(self, linear: Linear) -> str | None:
+        source = "layers/quantization/fp8_utils.py _deepgemm_block_fp8_supported"
+        block, is_sm100 = self.facts.quantization.block, self.target.major_minor >= (10, 0)
+        if block == BLOCK32 and is_sm100 and self.server.fp8_gemm_backend is not DenseBackend.deep_gemm:
+            return f"32x32 scale blocks on sm_100 need server.fp8_gemm_backend=deep_gemm ({source})"
+        if block == MXFP8_BLOCK and not is_sm100:
+            return "MXFP8 needs sm_100 (layers/quantization/fp8.py)"
+        if block not in MULTIPLES:
+            return f"weights are {self.facts.quantization.scheme}, not FP8 with 128x128 scale blocks ({source})"
+        return self._cut_reason(linear, MULTIPLES[block])
+
+    def _cut_reason(self, linear: Linear, multiples: tuple[int, int]) -> str | None:
+        source = "layers/quantization/fp8_utils.py _deepgemm_block_fp8_supported"
+        if linear.n % multiples[0] != 0:
+            return f"N {linear.n} is not a multiple of {multiples[0]}, Triton serves it ({source})"
+        if linear.k % multiples[1] != 0:
+            return f"K {linear.k} is not a multiple of {multiples[1]}, Triton serves it ({source})"
+        return None

@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 
 from pipeline.virtual_gpu.targets import Target
+from pipeline.workload.blocks import must_divide
+from pipeline.workload.model import ModelFacts
 from pipeline.workload.parallel import Parallel
 from pipeline.workload.servers import MoeRunner, Server
 
@@ -24,7 +26,7 @@ LARGEST_CLASS = (16384, 512, 512)
 # SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK, its default.
 DISPATCH_TOKENS_PER_RANK = 128
 # model_executor/runner/flashinfer_autotune.py should_run_flashinfer_autotune, the MoE consumers.
-AUTOTUNED_RUNNERS = (MoeRunner.flashinfer_cutlass, MoeRunner.flashinfer_trtllm, MoeRunner.flashinfer_mxfp4)
+AUTOTUNED_RUNNERS = tuple(runner for runner in MoeRunner if runner.name.startswith("flashinfer_"))
 
 
 def default_chunk(server: Server, parallel: Parallel, target: Target) -> int:
@@ -41,6 +43,21 @@ def default_decode_batch(server: Server, parallel: Parallel, target: Target) -> 
         return server.cuda_graph_max_bs
     _, small, large = _memory_class(target)
     return large if parallel.tp >= 4 else small
+
+
+def size_problems(facts: ModelFacts, parallel: Parallel) -> list[str]:
+    """Feed-forward parts that the layout does not divide, one line each."""
+    found: list[str] = []
+    if facts.dense is not None:
+        size, key = facts.dense.intermediate, "parallel.tp"
+        found += must_divide("intermediate_size", size, "the dense tp", parallel.dense_tp, key)
+    if (experts := facts.experts) is not None:
+        ep, tp = parallel.effective_ep, parallel.moe_tp
+        found += must_divide("n_routed_experts", experts.num, "the expert parallel size", ep, "parallel.ep")
+        found += must_divide("moe_intermediate_size", experts.intermediate, "the expert tp", tp, "parallel.ep or tp")
+        if parallel.tp > experts.num:
+            found.append(f"parallel.tp {parallel.tp} exceeds the model's {experts.num} experts; lower parallel.tp")
+    return found
 
 
 def requires_mlp_sync(parallel: Parallel) -> bool:

@@ -1,0 +1,114 @@
+"""What `derive`, the buffers and the dummy runs ask of a server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from pipeline.workload.linears import Linear
+from pipeline.workload.problems import Kernel, MList, NotDeepGemm, Options, Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One kernel that serves a linear, at which M, by which rule."""
+
+    kernel: Kernel
+    rule: str
+    m: MList
+    options: Options = ()
+    warmup_calls: int | None = None
+    """How many M the server launches at its own start; 0 when it does not visit the problem."""
+
+
+@dataclass(frozen=True, slots=True)
+class Widths:
+    """Over how many ranks each part of a layer is spread."""
+
+    attention: int
+    dense: int
+    shared: int
+    experts: int
+    groups: int
+    """Experts that one rank holds, fused shared ones included."""
+    num_fused: int
+
+
+class Rules(Protocol):
+    """A server under given flags, for one model, layout and target."""
+
+    @property
+    def used(self) -> tuple[str, ...]:
+        """Which rules were chosen by the version, for the report."""
+        ...
+
+    @property
+    def chunk(self) -> int:
+        """Most prefill tokens of one step on one rank; below 1 when prefill is not cut."""
+        ...
+
+    @property
+    def decode_batch(self) -> int:
+        """Most requests of one decode step."""
+        ...
+
+    @property
+    def batch_multiple(self) -> int:
+        """What a dummy run's batch is rounded up to."""
+        ...
+
+    @property
+    def routes_per_token(self) -> int:
+        """Experts that one token visits."""
+        ...
+
+    @property
+    def counts_unpadded_tokens(self) -> bool:
+        """Whether the decode set has num_token_non_padded."""
+        ...
+
+    @property
+    def absorbs_kv_up(self) -> bool:
+        """Whether prefill never launches kv_b_proj."""
+        ...
+
+    def masked_rows(self, tokens: int) -> int | None:
+        """Rows of each expert's block in a decode step of `tokens`; None when decode uses the contiguous layout."""
+        ...
+
+    def problems(self) -> list[str]:
+        """Flags and layouts that the server would refuse, one line each."""
+        ...
+
+    def split(self, num_layers: int) -> list[int]:
+        """Layers of each pipeline stage."""
+        ...
+
+    def widths(self) -> Widths:
+        """Over how many ranks each part of a layer is spread."""
+        ...
+
+    def linears(self, layers: Sequence[int], *, draft: bool = False) -> list[Linear]:
+        """What one rank holds of these layers, or of the draft layer."""
+        ...
+
+    def cut_blocks(self, linear: Linear) -> list[str]:
+        """Why the server would refuse to load this shard."""
+        ...
+
+    def reason(self, linear: Linear) -> str | None:
+        """Why no DeepGEMM kernel serves this linear, or None when one does."""
+        ...
+
+    def uses(self, linear: Linear) -> list[Use]:
+        """The kernels that serve it."""
+        ...
+
+    def others(self, layers: Sequence[int], ranks: Sequence[int], *, is_last: bool) -> list[Problem]:
+        """Kernels of these layers that no linear is behind."""
+        ...
+
+    def never(self) -> list[NotDeepGemm]:
+        """What goes elsewhere by this server's own choice."""
+        ...

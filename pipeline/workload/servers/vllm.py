@@ -1,0 +1,298 @@
+"""vLLM, read from the released wheels 0.11.0 to 0.33.0: which linear reaches DeepGEMM, and at which M.
+
+Paths in the rules are inside the package vllm of 0.33. A layout here is one over all ranks of a replica group: vLLM's
+--tensor-parallel-size is parallel.attn_tp, its --data-parallel-size is parallel.attn_dp, and --enable-expert-parallel
+is an all-to-all backend or parallel.ep = parallel.tp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pipeline.virtual_gpu.targets import Target
+from pipeline.workload.blocks.compressed import CompressedAttention
+from pipeline.workload.blocks.feed_forward import Experts, gated, routed
+from pipeline.workload.blocks.latent import LatentAttention
+from pipeline.workload.linears import Linear, Role, Split
+from pipeline.workload.model import ModelFacts
+from pipeline.workload.parallel import A2A, Parallel
+from pipeline.workload.problems import Kernel, MList, NotDeepGemm, Options, Problem
+from pipeline.workload.servers import DeepEpMode, Server, vllm_experts, vllm_warmup
+from pipeline.workload.servers.rules import Use, Widths
+from pipeline.workload.servers.sglang_others import mixing_splits
+from pipeline.workload.servers.vllm_versions import Version, changes_up_to, version_of
+
+GIB = 1 << 30
+# engine/arg_utils.py: (memory below this, max_num_batched_tokens, max_num_seqs) of the API server.
+SMALL_MEMORY, LARGE_MEMORY = 70 * GIB, 160 * GIB
+# scaled_mm/flashinfer.py: fewer rows than this go to FlashInfer's own kernel on sm_90.
+FIRST_M_ON_SM90 = 32
+BLOCK = (128, 128)
+# utils/deep_gemm.py _DEEPGEMM_BLACKWELL_EXCLUDED_MODEL_TYPES.
+EXCLUDED_ON_BLACKWELL = ("qwen3_5_text", "qwen3_5_moe_text", "qwen3_5", "qwen3_5_moe")
+GLM_NEVER_REPLICATES = ("glm4_moe",)
+SCALE_BLOCK = 128
+
+
+@dataclass(frozen=True, slots=True)
+class VllmRules:
+    """See Rules."""
+
+    facts: ModelFacts
+    parallel: Parallel
+    server: Server
+    target: Target
+
+    @property
+    def version(self) -> Version:
+        """The release whose rules hold."""
+        return version_of(self.server.version)
+
+    @property
+    def used(self) -> tuple[str, ...]:
+        """See Rules."""
+        return tuple(f"vllm from {'.'.join(map(str, since))}: {what}" for since, what in changes_up_to(self.version))
+
+    @property
+    def chunk(self) -> int:
+        """See Rules: max_num_batched_tokens."""
+        if self.server.max_num_batched_tokens is not None:
+            return self.server.max_num_batched_tokens
+        if self.target.memory_bytes >= LARGE_MEMORY and self.version >= (0, 28, 0):
+            return 16384
+        return 8192 if self.target.memory_bytes >= SMALL_MEMORY else 2048
+
+    @property
+    def decode_batch(self) -> int:
+        """See Rules: max_num_seqs."""
+        if self.server.max_running_requests is not None:
+            return self.server.max_running_requests
+        if self.server.cuda_graph_max_bs is not None:
+            return self.server.cuda_graph_max_bs
+        return 1024 if self.target.memory_bytes >= SMALL_MEMORY else 256
+
+    @property
+    def batch_multiple(self) -> int:
+        """See Rules: sequence-parallel experts pad to the tensor-parallel size."""
+        return self.parallel.attn_tp if self._is_sequence_parallel else 1
+
+    @property
+    def counts_unpadded_tokens(self) -> bool:
+        """See Rules: that field is SGLang's."""
+        return False
+
+    @property
+    def routes_per_token(self) -> int:
+        """See Rules; shared experts are never fused on CUDA."""
+        return 0 if self.facts.experts is None else self.facts.experts.top_k
+
+    @property
+    def absorbs_kv_up(self) -> bool:
+        """See Rules."""
+        return False
+
+    def masked_rows(self, tokens: int) -> int | None:
+        """See Rules."""
+        return tokens * self.parallel.attn_dp if self._is_batched else None
+
+    def problems(self) -> list[str]:
+        """See Rules."""
+        facts, parallel, experts = self.facts, self.parallel, self.facts.experts
+        tp = parallel.attn_tp
+        found = [line for kind in facts.attentions(range(facts.num_layers)) for line in kind.layout_problems(tp)]
+        if parallel.attn_cp > 1:
+            found.append("parallel.attn_cp must be 1 for vLLM, whose context parallelism changes no shape")
+        if parallel.moe_dense_tp_size is not None:
+            found.append("parallel.moe_dense_tp_size is SGLang's; leave it null for vLLM")
+        if parallel.effective_ep not in (1, parallel.tp):
+            found.append(
+                f"parallel.ep must be 1 or parallel.tp {parallel.tp} for vLLM (--enable-expert-parallel spreads experts "
+                f"over all ranks), got {parallel.effective_ep}"
+            )
+        if facts.dense is not None and facts.dense.intermediate % tp != 0:
+            found.append(
+                f"intermediate_size {facts.dense.intermediate} must be divisible by the tp {tp}; change parallel.tp"
+            )
+        if experts is not None and parallel.effective_ep > 1 and experts.num % parallel.tp != 0:
+            found.append(f"the {experts.num} experts must be divisible by all {parallel.tp} ranks; change parallel.tp")
+        return list(dict.fromkeys(found))
+
+    def split(self, num_layers: int) -> list[int]:
+        """See Rules: the last stage gets no extra layer, the ones before it do (distributed/utils.py)."""
+        base, extra = divmod(num_layers, self.parallel.pp)
+        counts = [base] * self.parallel.pp
+        for back in range(2, extra + 2):
+            counts[-back] += 1
+        return counts
+
+    def widths(self) -> Widths:
+        """Over how many ranks each part of a layer is spread."""
+        facts, tp, experts = self.facts, self.parallel.attn_tp, self.facts.experts
+        spreads = self.parallel.effective_ep > 1
+        indexed = any(getattr(kind, "indexer", None) for kind in facts.attentions(range(facts.num_layers)))
+        whole_dense = self._is_sequence_parallel and indexed and self.version >= (0, 29, 0) and self.parallel.pp == 1
+        return Widths(
+            attention=tp,
+            dense=1 if whole_dense else tp,
+            shared=1 if self._shared_is_whole else tp,
+            experts=1 if spreads else self.parallel.tp,
+            groups=0 if experts is None else experts.num // (self.parallel.tp if spreads else 1),
+            num_fused=0,
+        )
+
+    def linears(self, layers: Sequence[int], *, draft: bool = False) -> list[Linear]:
+        """See Rules."""
+        facts, widths = self.facts, self.widths()
+        if draft:
+            assert facts.draft is not None
+            layer, parts = (facts.num_layers,), (facts.hidden,)
+            found = [
+                Linear(f"draft.{name}", Role.DRAFT, Split.REPLICATED, parts, facts.hidden, layer, rows_per_token=rows)
+                for name, rows in facts.draft.projections
+            ]
+            found += facts.draft.layer.attention.linears(facts.hidden, widths.attention, layer)
+            return found + self._feed_forward(facts.draft.layer.has_experts, layer, widths)
+        found = facts.attention_linears(layers, widths.attention)
+        for has_experts in (False, True):
+            members = [layer for layer in layers if facts.is_moe(layer) is has_experts]
+            if members:
+                found += self._feed_forward(has_experts, members, widths)
+        return found
+
+    def cut_blocks(self, linear: Linear) -> list[str]:
+        """See Rules: vLLM refuses what SGLang refuses (layers/quantization/utils/fp8_utils.py validate_fp8_block_shape)."""
+        from pipeline.workload.linears import block_problems
+
+        quantization = self.facts.quantization
+        if quantization.block is None or quantization.ignores(linear.name, linear.layers[:1]):
+            return []
+        return block_problems(linear, quantization.block, last_part_exempt=True)
+
+    def reason(self, linear: Linear) -> str | None:
+        """See Rules."""
+        facts, quantization = self.facts, self.facts.quantization
+        if linear.name in self.server.served_elsewhere:
+            return "named in server.served_elsewhere"
+        if self.server.use_deep_gemm is False:
+            return "server.use_deep_gemm=false (VLLM_USE_DEEP_GEMM=0)"
+        if linear.role is Role.EXPERTS:
+            return vllm_experts.reason(facts, self.server, self.parallel, self.target, self.version)
+        if linear.role is Role.INDEXER_KEY and self.version >= (0, 20, 0):
+            return "fused with the bf16 weights_proj from 0.20 on (models/deepseek_v32/attention.py)"
+        if quantization.ignores(linear.name, linear.layers[:1]):
+            return "the checkpoint keeps it unquantised (modules_to_not_convert, ignored_layers)"
+        if quantization.block != BLOCK:
+            return f"weights are {quantization.scheme}, not FP8 with 128x128 scale blocks (kernels/linear/scaled_mm/deep_gemm.py)"
+        if self._is_excluded:
+            return f"DeepGEMM is off for {facts.model_type} on this architecture (utils/deep_gemm.py)"
+        n_multiple = 128 if self.version < (0, 12, 0) else 64
+        for what, size, multiple in (("N", linear.n, n_multiple), ("K", linear.k, SCALE_BLOCK)):
+            if size % multiple != 0:
+                return f"{what} {size} is not a multiple of {multiple} (utils/deep_gemm.py should_use_deepgemm_for_fp8_linear)"
+        return None
+
+    def uses(self, linear: Linear) -> list[Use]:
+        """See Rules."""
+        if linear.role is Role.EXPERTS:
+            return vllm_experts.uses(
+                linear, self.facts, self.server, self.parallel, self.target, self.version, self.chunk
+            )
+        largest = self.chunk * linear.rows_per_token
+        is_split = self.target.major_minor == (9, 0) and self.version >= (0, 25, 0)
+        m = MList((range(FIRST_M_ON_SM90 if is_split else 1, largest + 1),))
+        calls = vllm_warmup.dense_calls(
+            linear, self.server, self.target, self.version, self.chunk, is_excluded=self._is_excluded
+        )
+        rule = "kernels/linear/scaled_mm/deep_gemm.py DeepGemmFp8BlockScaledMMKernel"
+        # The vendored library (from 0.20) compiles N and K in by default; before, a separate install left all open.
+        options: Options = (("compiled_dims", "nk"),) if self.version >= (0, 20, 0) else ()
+        return [Use(Kernel.DENSE, rule, m, options, calls)]
+
+    def others(self, layers: Sequence[int], ranks: Sequence[int], *, is_last: bool) -> list[Problem]:
+        """See Rules."""
+        facts, chunk, batch = self.facts, MList.up_to(self.chunk), self.decode_batch
+        found: list[Problem] = []
+
+        def add(
+            kernel: Kernel, n: int, k: int, groups: int, m: MList, options: Options, name: str, where: Sequence[int]
+        ) -> None:
+            rule = "model_executor/layers/sparse_attn_indexer.py" if name == "indexer" else "models/deepseek_v4/nvidia"
+            found.append(Problem(kernel, n, k, groups, m, (name,), tuple(where), tuple(ranks), (rule,), options, 0))
+
+        for attention, members in facts.attentions(layers).items():
+            indexer = attention.indexer if isinstance(attention, LatentAttention) else None
+            heads, head = (indexer.heads, indexer.head) if indexer else (0, 0)
+            if isinstance(attention, CompressedAttention):
+                groups, n, k = attention.output_groups(self.parallel.attn_tp)
+                add(Kernel.EINSUM, n, k, groups, chunk, (), "self_attn.wo_a", members)
+                heads, head = (attention.index_heads, attention.index_head) if attention.is_indexed else (0, 0)
+            if heads:
+                next_n = self.server.tokens_per_request
+                add(Kernel.MQA_LOGITS, heads, head, 1, chunk, (), "indexer", members)
+                for tokens in sorted({1, min(next_n, 2) if self.target.major_minor < (10, 0) else next_n}):
+                    options: Options = (("next_n", tokens),)
+                    add(Kernel.PAGED_MQA_LOGITS, heads, head, 1, MList.up_to(batch), options, "indexer", members)
+                add(Kernel.PAGED_MQA_METADATA, 1, 1, 1, MList.up_to(batch * next_n), (), "indexer", members)
+        if facts.streams > 1:
+            n, k = facts.streams * (2 + facts.streams), facts.streams * facts.hidden
+            splits: dict[int, list[int]] = {}
+            for m in chunk:
+                splits.setdefault(mixing_splits(m, k, self.target.num_sms), []).append(m)
+            for number, rows in splits.items():
+                add(Kernel.HC_PRENORM, n, k, 1, MList.of(rows), (("num_splits", number),), "hc_pre", list(layers))
+        return found
+
+    def never(self) -> list[NotDeepGemm]:
+        """See Rules."""
+        found = self.facts.never()
+        if self.target.major_minor == (9, 0) and self.version >= (0, 25, 0) and self.facts.quantization.block == BLOCK:
+            reason = "FlashInfer's own kernel with its own cache (kernels/linear/scaled_mm/flashinfer.py)"
+            found.append(NotDeepGemm(f"dense linears below {FIRST_M_ON_SM90} rows", reason))
+        return found
+
+    @property
+    def _is_batched(self) -> bool:
+        is_low = self.server.deepep_mode is DeepEpMode.low_latency and self.parallel.moe_a2a_backend is A2A.deepep
+        return self.parallel.attn_dp > 1 and (is_low or self.parallel.moe_a2a_backend is A2A.pplx)
+
+    @property
+    def _is_sequence_parallel(self) -> bool:
+        parallel = self.parallel
+        spreads = parallel.effective_ep > 1 and parallel.attn_tp > 1 and parallel.attn_dp > 1
+        return spreads and parallel.moe_a2a_backend is not A2A.pplx
+
+    @property
+    def _shared_is_whole(self) -> bool:
+        if self.facts.family in GLM_NEVER_REPLICATES:
+            return False
+        if self.facts.family == "deepseek_v4":
+            return self._is_sequence_parallel and self.version >= (0, 27, 0) and self.parallel.pp == 1
+        return self._is_sequence_parallel
+
+    @property
+    def _is_excluded(self) -> bool:
+        if self.facts.model_type not in EXCLUDED_ON_BLACKWELL or self.version < (0, 25, 0):
+            return False
+        major = self.target.major_minor[0]
+        return major == 10 or (major == 12 and self.version >= (0, 33, 0))
+
+    def _feed_forward(self, has_experts: bool, layers: Sequence[int], widths: Widths) -> list[Linear]:
+        facts, experts = self.facts, self.facts.experts
+        if not has_experts:
+            dense = facts.dense or (facts.draft.layer.feed_forward if facts.draft else None)
+            assert dense is not None
+            assert not isinstance(dense, Experts)
+            sizes = {"hidden": facts.hidden, "intermediate": dense.intermediate}
+            return gated("mlp", Role.DENSE_MLP, **sizes, tp=widths.dense, layers=layers)
+        assert experts is not None
+        found: list[Linear] = []
+        if experts.num_shared:
+            size, tp = experts.shared_intermediate, widths.shared
+            if facts.family == "deepseek_v4" and self.version >= (0, 24, 0):
+                # Whole scale blocks on every rank (models/deepseek_v4/nvidia/model.py).
+                size = -(-(size // SCALE_BLOCK) // tp) * SCALE_BLOCK * tp
+            found = gated(
+                experts.shared_name, Role.SHARED_EXPERTS, hidden=facts.hidden, intermediate=size, tp=tp, layers=layers
+            )
+        return found + routed(experts, hidden=facts.hidden, groups=widths.groups, tp=widths.experts, layers=layers)

@@ -1,0 +1,59 @@
+"""vLLM: how many M its own start-up launches (model_executor/warmup/deep_gemm_warmup.py), to compare with a log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pipeline.virtual_gpu.targets import Target
+from pipeline.workload.linears import Linear, Role
+from pipeline.workload.servers import Server, Warmup
+from pipeline.workload.servers.vllm_versions import Version
+
+ALWAYS = (1, 2, 4, *range(8, 65, 8))
+TILES_M, MAX_TILE_N, TILE_N_STEP, MAX_WAVES = (64, 128, 256), 256, 16, 10
+ALIGNMENT = 128
+
+
+def relaxed(largest: int, n: int, num_sms: int) -> list[int]:
+    """_generate_optimal_warmup_m_values: small M, whole tiles, and what fills 1 to 10 waves of tiles."""
+    found = set(ALWAYS)
+    for tile_m in TILES_M:
+        for tile_n in range(TILE_N_STEP, min(MAX_TILE_N, n) + 1, TILE_N_STEP):
+            waves = (wave * num_sms * tile_m // -(-n // tile_n) for wave in range(1, MAX_WAVES + 1))
+            found.update(m for m in waves if 1 <= m <= largest)
+        found.update(range(tile_m, largest + 1, tile_m))
+    return sorted(found)
+
+
+def dense_calls(
+    linear: Linear, server: Server, target: Target, version: Version, chunk: int, *, is_excluded: bool
+) -> int:
+    """M that the start-up launches for a dense linear; 0 when it does not visit it. The drafter is never visited."""
+    if server.warmup is Warmup.skip or linear.role is Role.DRAFT or is_excluded:
+        return 0
+    multiple = 64 if version >= (0, 30, 0) else 128
+    if linear.n % multiple != 0:
+        return 0
+    if (0, 25, 0) <= version < (0, 26, 0) and target.major_minor == (9, 0):
+        return 0
+    if version < (0, 11, 1) or server.warmup is Warmup.full:
+        return chunk
+    return len(relaxed(chunk, linear.n, target.num_sms))
+
+
+def grouped_rows(
+    version: Version, *, tokens: int, top_k: int, groups: int, sides: Sequence[int], num_sms: int, is_sm90: bool
+) -> list[int] | None:
+    """M of one grouped product at start-up; None where DeepGEMM's own alignment decides (0.24 and later, not sm_90)."""
+    if version < (0, 24, 0):
+        cap = 32768 if version < (0, 12, 0) else 16384 if version < (0, 18, 0) else tokens
+        last = min(tokens, cap) * top_k + groups * (ALIGNMENT - 1)
+        return list(range(ALIGNMENT, _up(last) + 1, ALIGNMENT))
+    if not is_sm90:
+        return None
+    asked = {*relaxed(tokens, max(sides), num_sms), tokens}
+    return sorted({_up(m * top_k + min(m * top_k, groups) * (ALIGNMENT - 1)) for m in asked})
+
+
+def _up(rows: int) -> int:
+    return -(-rows // ALIGNMENT) * ALIGNMENT

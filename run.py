@@ -33,7 +33,7 @@ from pipeline.engine.tables import Table
 from pipeline.recipe import DeviceKind, Mode, Recipe
 from pipeline.slots import ALLOCATED, CHILDREN, EVENTS, KERNELS, RECIPE, RECIPE_YAML, SEEDED
 from stages import all_stages
-from stages.plan import Plan, PlanFormat, make_plan, plan_json, plan_tables
+from stages.plan import Plan, PlanFormat, explanation, explanation_table, make_plan, plan_json, plan_tables
 
 if TYPE_CHECKING:
     from pipeline.kernels import Kernels
@@ -76,7 +76,7 @@ def execute(raw: DictConfig) -> int:
     graph = validate(recipe, stages, needs)
     if recipe.mode is Mode.plan:
         plan = stages.get("plan")
-        show_plan(recipe, needs, as_json=isinstance(plan, Plan) and plan.format is PlanFormat.json)
+        show_plan(recipe, needs, plan if isinstance(plan, Plan) else Plan())
         return 0
     folder = Path(HydraConfig.get().runtime.output_dir)
     log_to(folder / "run.log")
@@ -125,12 +125,16 @@ def unselected(needs: Mapping[str, Sequence[str]]) -> list[str]:
     ]
 
 
-def show_plan(recipe: Recipe, needs: Mapping[str, list[str]], *, as_json: bool) -> None:
+def show_plan(recipe: Recipe, needs: Mapping[str, list[str]], plan: Plan) -> None:
     """Print the plan to standard output; a reader that has seen enough (head, less) ends it quietly."""
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     workload, buffers = make_plan(recipe)
-    if as_json:
-        print(json.dumps(plan_json(workload, buffers, needs)))
+    if plan.format is PlanFormat.json:
+        explained = {} if plan.explain is None else {"explain": explanation(workload, plan.explain)}
+        print(json.dumps(plan_json(workload, buffers, needs) | explained))
+        return
+    if plan.explain is not None:
+        print(explanation_table(workload, plan.explain).render())
         return
     for table in plan_tables(workload, buffers):
         print(table.render())

@@ -14,6 +14,7 @@ from pipeline.engine.tables import Table
 from pipeline.recipe import DeviceKind, Recipe
 from pipeline.slots import BUFFER_PLAN, RECIPE, WORKLOAD
 from pipeline.workload.derive import Workload, derive
+from pipeline.workload.explain import FORM, explain, size_of
 
 
 class PlanFormat(Enum):
@@ -29,19 +30,28 @@ class Plan(Stage):
 
     format: PlanFormat = PlanFormat.table
     """table, or json for one JSON object on standard output."""
+    explain: str | None = None
+    """N,K or N,K,groups: mode=plan says why this problem is there or is not, instead of printing the plan."""
 
     reads = (RECIPE,)
     writes = (WORKLOAD, BUFFER_PLAN)
     section = "plan"
-    figures = ("problems", "ranks", "not_deepgemm")
+    figures = ("problems", "ranks", "not_deepgemm", "rules")
 
     def run(self, ctx: View) -> Result:
         """Raise ConfigError with everything that is wrong with model, layout, server and target together."""
         workload, buffers = make_plan(ctx[RECIPE])
         ctx[WORKLOAD], ctx[BUFFER_PLAN] = workload, buffers
         problems, ranks = len(workload.problems), workload.num_ranks
-        figures = {"problems": problems, "ranks": ranks, "not_deepgemm": len(workload.not_deepgemm)}
+        figures: dict[str, Any] = {"problems": problems, "ranks": ranks, "not_deepgemm": len(workload.not_deepgemm)}
+        figures["rules"] = list(workload.rules.used)
         return Result(f"{problems} problems over {ranks} ranks", figures)
+
+    def problems(self) -> list[str]:
+        """A size that is none."""
+        if self.explain is None or size_of(self.explain) is not None:
+            return []
+        return [f"plan.explain must be {FORM}, got {self.explain!r}"]
 
 
 def make_plan(recipe: Recipe) -> tuple[Workload, BufferPlan]:
@@ -73,9 +83,12 @@ def plan_json(workload: Workload, buffers: BufferPlan, needs: Mapping[str, list[
                 "layers": list(problem.layers),
                 "ranks": list(problem.ranks),
                 "rule": "; ".join(problem.rules),
+                "options": dict(problem.options),
+                "server_warmup_calls": problem.warmup_calls,
             }
             for problem in workload.problems
         ],
+        "rules": list(workload.rules.used),
         "not_deepgemm": [{"layer": entry.layer, "reason": entry.reason} for entry in workload.not_deepgemm],
         "buffers": {
             "arena_bytes": buffers.layout.arena_bytes,
@@ -96,6 +109,24 @@ def plan_json(workload: Workload, buffers: BufferPlan, needs: Mapping[str, list[
     }
 
 
+def explanation(workload: Workload, asked: str) -> list[dict[str, Any]]:
+    """Why a problem of this size is in the plan, or is not."""
+    size = size_of(asked)
+    assert size is not None, "the stage has checked it"
+    return [
+        {"what": line.what, "layers": list(line.layers), "ranks": list(line.ranks), "why": line.why}
+        for line in explain(workload, size)
+    ]
+
+
+def explanation_table(workload: Workload, asked: str) -> Table:
+    """The same for people."""
+    table = Table(f"{asked}: why", ("what", "layers", "ranks", "why"))
+    for line in explanation(workload, asked):
+        table.add(line["what"], spans(line["layers"]), spans(line["ranks"]), line["why"])
+    return table
+
+
 def plan_tables(workload: Workload, buffers: BufferPlan) -> list[Table]:
     """The plan for people: what is launched, what is not and why, and what the arena holds."""
     num_ranks = workload.num_ranks
@@ -103,7 +134,16 @@ def plan_tables(workload: Workload, buffers: BufferPlan) -> list[Table]:
     for problem in workload.problems:
         ranks = "all" if len(problem.ranks) == num_ranks else spans(problem.ranks)
         m = f"{problem.m.smallest}..{problem.m.largest} ({len(problem.m)})"
-        row = (problem.kernel.name.lower(), problem.n, problem.k, problem.groups, m, spans(problem.layers), ranks)
+        options = "".join(f" {name}={value}" for name, value in problem.options)
+        row = (
+            f"{problem.kernel.name.lower()}{options}",
+            problem.n,
+            problem.k,
+            problem.groups,
+            m,
+            spans(problem.layers),
+            ranks,
+        )
         problems.add(*row, ", ".join(problem.linears))
     absent = Table("Not for DeepGEMM", ("layer", "reason"))
     for entry in workload.not_deepgemm:

@@ -15,7 +15,7 @@ from pipeline.deepgemm.store import Store
 from pipeline.deepgemm.toolkit import Toolkit, find_toolkit
 from pipeline.engine.children import Children
 from pipeline.engine.context import View
-from pipeline.engine.errors import ConfigError, StageError
+from pipeline.engine.errors import ConfigError, IncompleteError, StageError
 from pipeline.engine.events import Reporter
 from pipeline.engine.host import require_writable
 from pipeline.engine.stage import Resource, Result, Skipped, Stage
@@ -50,6 +50,7 @@ class Sweep(Stage):
         "reused",
         "failed",
         "missing",
+        "not_in_library",
         "discovery_s",
         "discovery_reused",
         "discovery_peak_bytes",
@@ -110,6 +111,7 @@ class Sweep(Stage):
             "reused": done.num_reused,
             "failed": len(done.failed),
             "missing": len(set(discovery.keys) - set(done.cubins)),
+            "not_in_library": list(discovery.unavailable),
             "discovery_s": round(discovery.seconds, 3) if found.is_new else None,
             "discovery_reused": not found.is_new,
             "discovery_peak_bytes": discovery.peak_bytes,
@@ -123,6 +125,13 @@ class Sweep(Stage):
             shown = "\n".join(f"{key}: {message}" for key, message in list(done.failed.items())[:3])
             raise StageError(
                 f"nvcc rejected {len(done.failed)} of {len(discovery.keys)} kernels; the others are cached\n{shown}",
+                figures=figures,
+            )
+        if discovery.unavailable:
+            lacking = sum(problem.unavailable is not None for problem in discovery.problems)
+            raise IncompleteError(
+                f"{lacking} of {len(problems)} problems cannot be launched: {'; '.join(discovery.unavailable)}; the "
+                "others are cached. Install the deep_gemm that the server ships (requirements.txt has SGLang 0.5.23's)",
                 figures=figures,
             )
         summary = (

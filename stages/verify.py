@@ -61,6 +61,7 @@ class Verify(Stage):
         "cubins_checked",
         "cubins_loaded",
         "numerics_checked",
+        "without_reference",
         "max_relative_error",
         "guards_ok",
         "addresses_ok",
@@ -120,6 +121,7 @@ class Verify(Stage):
             )
             figures["cubins_loaded"] = checked.num_loaded
             figures["numerics_checked"] = checked.num_executed
+            figures["without_reference"] = len(found.keys) - checked.num_executed
             figures["max_relative_error"] = checked.max_relative_error
             faults += checked.faults
         else:
@@ -147,8 +149,10 @@ def hardware_summary(figures: dict[str, Any]) -> str:
     """What the GPU confirmed, or why it was not asked."""
     if figures.get("numerics_checked") is None:
         return f"numerics not checked: {figures.get('hardware_skipped', 'nothing to run')}"
-    error = figures["max_relative_error"]
-    return f"{figures['numerics_checked']} kernels executed, relative error at most {error:.1e}"
+    error, without = figures["max_relative_error"], figures.get("without_reference")
+    only_loaded = f", {without} loaded only (no reference)" if without else ""
+    worst = "" if error is None else f", relative error at most {error:.1e}"
+    return f"{figures['numerics_checked']} kernels executed{worst}{only_loaded}"
 
 
 def missing_line(key: str, problems: Sequence[Problem], found: Discovery) -> str:

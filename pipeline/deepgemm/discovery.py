@@ -35,6 +35,8 @@ class ProblemKernels:
 
     runs: tuple[tuple[int, int, tuple[str, ...]], ...]
     launched: int
+    unavailable: str | None = None
+    """Why the installed deep_gemm could not launch it at all."""
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -56,13 +58,21 @@ class Discovery:
         return tuple(dict.fromkeys(key for problem in self.problems for key in problem.keys))
 
     @property
+    def unavailable(self) -> tuple[str, ...]:
+        """What the installed deep_gemm lacks."""
+        return tuple(dict.fromkeys(problem.unavailable for problem in self.problems if problem.unavailable))
+
+    @property
     def num_launched(self) -> int:
         """How many (problem, M) pairs were launched."""
         return sum(problem.launched for problem in self.problems)
 
     def to_json(self) -> dict[str, Any]:
         """What `from_json` reads."""
-        problems = [{"runs": problem.runs, "launched": problem.launched} for problem in self.problems]
+        problems = [
+            {"runs": problem.runs, "launched": problem.launched, "unavailable": problem.unavailable}
+            for problem in self.problems
+        ]
         return {"problems": problems, "seconds": self.seconds, "peak_bytes": self.peak_bytes}
 
     @classmethod
@@ -72,6 +82,7 @@ class Discovery:
             ProblemKernels(
                 runs=tuple((first, last, tuple(keys)) for first, last, keys in found["runs"]),
                 launched=found["launched"],
+                unavailable=found.get("unavailable"),
             )
             for found in outcome["problems"]
         )
@@ -210,7 +221,17 @@ def link_cache(published: Path, folder: Path) -> Path:
 
 def problems_json(problems: Sequence[Problem]) -> list[dict[str, Any]]:
     """The problems as the worker reads them."""
-    return [{"kernel": p.kernel.value, "n": p.n, "k": p.k, "groups": p.groups, "m": p.m.to_json()} for p in problems]
+    return [
+        {
+            "kernel": p.kernel.value,
+            "n": p.n,
+            "k": p.k,
+            "groups": p.groups,
+            "m": p.m.to_json(),
+            "options": dict(p.options),
+        }
+        for p in problems
+    ]
 
 
 def _explain(answer: Answer) -> str:

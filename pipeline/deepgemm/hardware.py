@@ -16,7 +16,7 @@ from pipeline.engine.errors import StageError
 from pipeline.engine.jobs import Job, OnProgress
 from pipeline.engine.scratch import scratch_folder
 from pipeline.virtual_gpu.targets import Target
-from pipeline.workload.problems import Problem
+from pipeline.workload.problems import Kernel, Problem
 
 # bf16 output rounds to 2^-9 of each value and the tensor cores accumulate FP8 products in less than fp32.
 MAX_RELATIVE_ERROR = 5e-3
@@ -55,6 +55,11 @@ def discover_on_real_gpu(discoverer: Discoverer, problems: Sequence[Problem], on
         return {entry.name for entry in (folder / "deep_gemm" / "cache").iterdir()}
 
 
+# What numerics.py has a reference for.
+REFERENCED = (Kernel.DENSE, Kernel.MASKED, Kernel.CONTIGUOUS)
+REFERENCED_OPTIONS = frozenset({"num_sms", "compiled_dims"})
+
+
 @dataclass(frozen=True, slots=True)
 class Checked:
     """What the GPU said: cubins loaded, keys executed, the largest relative error, and everything wrong."""
@@ -91,15 +96,20 @@ def gpu_mismatch(target: Target) -> str | None:
 
 
 def representative_cases(problems: Sequence[Problem], discovery: Discovery) -> list[dict[str, Any]]:
-    """One launch for each kernel key: the first (problem, M) that needs it, with the keys it brings."""
+    """One launch for each kernel key: the first (problem, M) that needs it, with the keys it brings.
+
+    Kernels without an fp32 reference here are loaded and not executed.
+    """
     covered: set[str] = set()
     cases: list[dict[str, Any]] = []
     for problem, kernels in zip(problems, discovery.problems, strict=True):
+        if problem.kernel not in REFERENCED or not REFERENCED_OPTIONS.issuperset(name for name, _ in problem.options):
+            continue
         for first, _, keys in kernels.runs:
             if new := [key for key in keys if key not in covered]:
                 covered.update(keys)
                 shape = {"kernel": problem.kernel.value, "n": problem.n, "k": problem.k, "groups": problem.groups}
-                cases.append({**shape, "m": first, "keys": new})
+                cases.append({**shape, "m": first, "keys": new, "options": dict(problem.options)})
     return cases
 
 

@@ -130,19 +130,41 @@ def bf16_contiguous(n: int, k: int, groups: int, largest: int, options: Mapping[
     return lambda m: launch(x_MK[:m], w_GNK, out_MN[:m], group_M[:m])
 
 
-def bf16_fp32(n: int, k: int, groups: int, largest: int, options: Mapping[str, Any]) -> Launch:
-    """bf16_gemm_nt with an fp32 result."""
-    launch = library("bf16_gemm_nt")
-    x_MK, w_NK, out_MN = empty(largest, k, dtype=BF16), empty(n, k, dtype=BF16), empty(largest, n)
-    return lambda m: launch(x_MK[:m], w_NK, out_MN[:m])
+def fp4_weight(groups: int, n: int, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """FP4 experts, two to a byte, with packed UE8M0 scales of 1x32."""
+    words, aligned = k // 32 // 4, -(-n // 4) * 4
+    stride = (words * aligned, 1, aligned)
+    scale = torch.empty_strided((groups, n, words), stride, device="cuda", dtype=torch.int32)
+    return empty(groups, n, k // 2, dtype=torch.int8), scale
+
+
+def fp4_masked(n: int, k: int, groups: int, largest: int, options: Mapping[str, Any]) -> Launch:
+    """fp8_m_grouped_gemm_nt_masked of FP8 rows and FP4 experts."""
+    launch = library("fp8_m_grouped_gemm_nt_masked")
+    x_GMK, w_GNK = operand(groups, largest, k), fp4_weight(groups, n, k)
+    out_GMN, masked_m_G = empty(groups, largest, n, dtype=BF16), empty(groups, dtype=torch.int32)
+    return lambda m: launch(x_GMK, w_GNK, out_GMN, masked_m_G, m, **FP4_RECIPE)
+
+
+def fp4_contiguous(n: int, k: int, groups: int, largest: int, options: Mapping[str, Any]) -> Launch:
+    """m_grouped_fp8_gemm_nt_contiguous of FP8 rows and FP4 experts."""
+    launch = library("m_grouped_fp8_gemm_nt_contiguous")
+    x_MK, w_GNK = operand(largest, k), fp4_weight(groups, n, k)
+    out_MN, group_M = empty(largest, n, dtype=BF16), empty(largest, dtype=torch.int32)
+    return lambda m: launch(first_rows(x_MK, m), w_GNK, out_MN[:m], group_M[:m], **FP4_RECIPE)
 
 
 def mqa_logits(n: int, k: int, groups: int, largest: int, options: Mapping[str, Any]) -> Launch:
-    """fp8_mqa_logits of n heads of k over as many keys as there are queries."""
-    launch = library("fp8_mqa_logits")
+    """fp8_mqa_logits of n heads of k over as many keys as there are queries; option compressed: packed results."""
+    launch, is_compressed = library("fp8_mqa_logits"), bool(options.get("compressed"))
     q_MHK, keys, weights_MH = fp8(largest, n, k), (fp8(largest, k), empty(largest)), empty(largest, n)
-    start_M, end_M = (empty(largest, dtype=torch.int32) for _ in range(2))
-    return lambda m: launch(q_MHK[:m], first_rows(keys, m), weights_MH[:m], start_M[:m], end_M[:m], clean_logits=False)
+    ends_M = empty(largest, dtype=torch.int32)
+
+    def run(m: int) -> None:
+        more = {"max_seqlen_k": m} if is_compressed else {}
+        launch(q_MHK[:m], first_rows(keys, m), weights_MH[:m], ends_M[:m], ends_M[:m], clean_logits=False, **more)
+
+    return run
 
 
 def paged_mqa_logits(n: int, k: int, groups: int, largest: int, options: Mapping[str, Any]) -> Launch:
@@ -177,8 +199,12 @@ def hc_prenorm(n: int, k: int, groups: int, largest: int, options: Mapping[str, 
     """tf32_hc_prenorm_gemm; option num_splits."""
     launch, splits = library("tf32_hc_prenorm_gemm"), options["num_splits"]
     x_MK, w_NK = empty(largest, k, dtype=BF16), empty(n, k)
-    out, squares = empty(splits, largest, n), empty(splits, largest)
-    return lambda m: launch(x_MK[:m], w_NK, out[:, :m], squares[:, :m], num_splits=splits)
+
+    def run(m: int) -> None:
+        # The library wants the partial results packed.
+        launch(x_MK[:m], w_NK, empty(splits, m, n), empty(splits, m), num_splits=splits)
+
+    return run
 
 
 def num_sms() -> int:
@@ -187,15 +213,17 @@ def num_sms() -> int:
 
 
 BF16 = torch.bfloat16
+FP4_RECIPE = {"recipe_a": (1, 128), "recipe_b": (1, 32)}
 LAUNCHERS: dict[str, Callable[[int, int, int, int, Mapping[str, Any]], Launch]] = {
     "GEMM_NT_F8F8BF16": dense,
     "GEMM_NT_F8F8BF16_BLOCK32": dense,
     "GEMM_NT_MXFP8": mxfp8,
-    "GEMM_NT_BF16BF16F32": bf16_fp32,
     "GROUPED_GEMM_NT_F8F8BF16_MASKED": masked,
     "GROUPED_GEMM_NT_F8F8BF16_CONTIG": contiguous,
     "GROUPED_GEMM_NT_BF16_MASKED": bf16_masked,
     "GROUPED_GEMM_NT_BF16_CONTIG": bf16_contiguous,
+    "GROUPED_GEMM_NT_F8F4BF16_MASKED": fp4_masked,
+    "GROUPED_GEMM_NT_F8F4BF16_CONTIG": fp4_contiguous,
     "FP8_MQA_LOGITS": mqa_logits,
     "FP8_PAGED_MQA_LOGITS": paged_mqa_logits,
     "PAGED_MQA_LOGITS_METADATA": paged_mqa_metadata,

@@ -48,14 +48,15 @@ def distribution_version(name: str) -> str | None:
 
 def discovery_digest(problems: Sequence[Problem], gpu: Gpu, toolkit: Toolkit) -> str:
     """Everything that decides which keys a discovery finds, and the shared objects that found them."""
-    worker = STAND_IN.with_name("worker.py")
+    child = [STAND_IN.with_name(name).read_text() for name in ("worker.py", "launchers.py")]
     parts = (
         json.dumps(problems_json(problems)),
         json.dumps(gpu.environment(), sort_keys=True),
         toolkit.version_text,
         tree_digest(str(package_folder())),
         distribution_version("torch") or "",
-        worker.read_text() + STAND_IN.read_text(),
+        *child,
+        STAND_IN.read_text(),
     )
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 

@@ -8,9 +8,11 @@ with it and not the run.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import sys
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +58,8 @@ def compare(case: dict[str, Any]) -> dict[str, Any]:
         "GROUPED_GEMM_NT_F8F8BF16_CONTIG": contiguous,
     }[case["kernel"]]
     try:
-        out, expected = run(case["n"], case["k"], case["groups"], case["m"])
+        with as_served(case.get("options", {})) as more:
+            out, expected = run(case["n"], case["k"], case["groups"], case["m"], **more)
         torch.cuda.synchronize()
     except RuntimeError as error:
         return {"keys": case["keys"], "error": None, "message": str(error).splitlines()[0]}
@@ -64,13 +67,27 @@ def compare(case: dict[str, Any]) -> dict[str, Any]:
     return {"keys": case["keys"], "error": float(difference), "message": None}
 
 
-def dense(n: int, k: int, groups: int, m: int) -> tuple[Tensor, Tensor]:
+@contextlib.contextmanager
+def as_served(options: dict[str, Any]) -> Generator[dict[str, Any]]:
+    """On the SMs that the options name; yields what is passed to the call itself."""
+    import deep_gemm
+
+    before = deep_gemm.get_num_sms()
+    if "num_sms" in options:
+        deep_gemm.set_num_sms(options["num_sms"])
+    try:
+        yield {name: value for name, value in options.items() if name == "compiled_dims"}
+    finally:
+        deep_gemm.set_num_sms(before)
+
+
+def dense(n: int, k: int, groups: int, m: int, **more: Any) -> tuple[Tensor, Tensor]:
     """(result, reference) of one dense launch."""
     import deep_gemm
 
     x, w = activation(m, k), weight(n, k)
     out_MN = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
-    deep_gemm.fp8_gemm_nt(x, w, out_MN)
+    deep_gemm.fp8_gemm_nt(x, w, out_MN, **more)
     return out_MN, rows_of(*x) @ blocks_of(*w).T
 
 

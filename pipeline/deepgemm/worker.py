@@ -2,24 +2,24 @@
 
     python -m pipeline.deepgemm.worker JOB.json RESULT.json
 
-It prints one JSON line {"launched": ..., "total": ...} now and then, and is the only file here that imports
-deep_gemm.
+It prints one JSON line {"launched": ..., "total": ...} now and then; only it and launchers.py, which it loads, import
+deep_gemm here.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 PROGRESS_INTERVAL_S = 0.2
 MAX_LAUNCHES_READ = 256
-SCALE_BLOCK = 128
 
 
 def main(job_path: str, result_path: str) -> None:
@@ -40,9 +40,24 @@ def sweep(problem: dict[str, Any], launches: Launches, progress: Progress) -> di
     """Launch one problem at every M; kernels come back as runs [first M, last M, [kernel key, ...]]."""
     import torch
 
+    from pipeline.deepgemm.launchers import NotInLibrary
+
     # Operands of the last problem would count against a real card's memory.
     torch.cuda.empty_cache()
-    launch = launcher(problem)
+    try:
+        launch = launcher(problem)
+    except NotInLibrary as missing:
+        return {"runs": [], "launched": 0, "unavailable": str(missing)}
+    with on_fewer_sms(problem):
+        return launch_every_m(problem, launch, launches, progress)
+
+
+def launch_every_m(
+    problem: dict[str, Any], launch: Callable[[int], object], launches: Launches, progress: Progress
+) -> dict[str, Any]:
+    """Note which kernels each M launches."""
+    # What making the operands launched is no part of serving.
+    launches.take()
     runs: list[list[Any]] = []
     launched = 0
     for m in every_m(problem):
@@ -63,7 +78,7 @@ def every_m(problem: dict[str, Any]) -> Iterator[int]:
     SGLang's compact layout sets the library's theoretical alignment where that is below the default (sm_100 only;
     layers/deep_gemm_wrapper/entrypoint.py get_contiguous_layout_alignment), and the alignment decides the tile.
     """
-    if problem["kernel"] != "GROUPED_GEMM_NT_F8F8BF16_CONTIG":
+    if not problem["kernel"].endswith("_CONTIG"):
         yield from rows(problem["m"])
         return
     import deep_gemm
@@ -80,44 +95,31 @@ def every_m(problem: dict[str, Any]) -> Iterator[int]:
     deep_gemm.set_mk_alignment_for_contiguous_layout(default)
 
 
-def launcher(problem: dict[str, Any]) -> Callable[[int], None]:
-    """A function that launches the problem at M rows.
+def launcher(problem: dict[str, Any]) -> Callable[[int], object]:
+    """A function that launches the problem at M rows."""
+    from pipeline.deepgemm.launchers import LAUNCHERS
 
-    Scales are row-major fp32, as the servers' own sweeps hand them over: DeepGEMM then launches its layout
-    kernel too, so that one is discovered with the GEMM.
-    """
+    make = LAUNCHERS.get(problem["kernel"])
+    if make is None:
+        raise SystemExit(f"no launcher for kernel {problem['kernel']}")
+    largest = max(rows(problem["m"]))
+    return make(problem["n"], problem["k"], problem["groups"], largest, problem.get("options", {}))
+
+
+@contextlib.contextmanager
+def on_fewer_sms(problem: dict[str, Any]) -> Generator[None]:
+    """With the SMs that the problem names, as a server leaves the others to communication."""
     import deep_gemm
-    import torch
 
-    n, k, groups, largest = problem["n"], problem["k"], problem["groups"], max(rows(problem["m"]))
-
-    def operand(*shape: int) -> tuple[torch.Tensor, torch.Tensor]:
-        *outer, row_count, columns = shape
-        data = torch.empty(shape, device="cuda", dtype=torch.float8_e4m3fn)
-        return data, torch.empty((*outer, row_count, columns // SCALE_BLOCK), device="cuda")
-
-    def weight(*shape: int) -> tuple[torch.Tensor, torch.Tensor]:
-        *outer, row_count, columns = shape
-        scale_rows = -(-row_count // SCALE_BLOCK)
-        data = torch.empty(shape, device="cuda", dtype=torch.float8_e4m3fn)
-        return data, torch.empty((*outer, scale_rows, columns // SCALE_BLOCK), device="cuda")
-
-    if problem["kernel"] == "GEMM_NT_F8F8BF16":
-        (x_MK, scale_MK), w_NK = operand(largest, k), weight(n, k)
-        out_MN = torch.empty((largest, n), device="cuda", dtype=torch.bfloat16)
-        return lambda m: deep_gemm.fp8_gemm_nt((x_MK[:m], scale_MK[:m]), w_NK, out_MN[:m])
-    w_GNK = weight(groups, n, k)
-    if problem["kernel"] == "GROUPED_GEMM_NT_F8F8BF16_MASKED":
-        x_GMK = operand(groups, largest, k)
-        out_GMN = torch.empty((groups, largest, n), device="cuda", dtype=torch.bfloat16)
-        masked_m_G = torch.empty(groups, device="cuda", dtype=torch.int32)
-        return lambda m: deep_gemm.fp8_m_grouped_gemm_nt_masked(x_GMK, w_GNK, out_GMN, masked_m_G, m)
-    if problem["kernel"] == "GROUPED_GEMM_NT_F8F8BF16_CONTIG":
-        (x_MK, scale_MK), out_MN = operand(largest, k), torch.empty((largest, n), device="cuda", dtype=torch.bfloat16)
-        group_M = torch.empty(largest, device="cuda", dtype=torch.int32)
-        grouped = deep_gemm.m_grouped_fp8_gemm_nt_contiguous
-        return lambda m: grouped((x_MK[:m], scale_MK[:m]), w_GNK, out_MN[:m], group_M[:m])
-    raise SystemExit(f"no launcher for kernel {problem['kernel']}")
+    if (number := problem.get("options", {}).get("num_sms")) is None:
+        yield
+        return
+    before = deep_gemm.get_num_sms()
+    deep_gemm.set_num_sms(number)
+    try:
+        yield
+    finally:
+        deep_gemm.set_num_sms(before)
 
 
 def peak_bytes() -> int:

@@ -5,7 +5,8 @@ WarmupError
 |-- HostError            exit 3: this machine lacks something
 |-- StageError           exit 4: a stage did its best and failed
 |   |-- SlotError        a stage touched the context outside its contract
-|   `-- CapacityError    more rows asked than a slot holds
+|   |-- CapacityError    more rows asked than a slot holds
+|   `-- IncompleteError  exit 6: what is there is good, and something is missing
 |-- VerifyError          exit 5: the result is not what it should be
 `-- Interrupted          exit 130: the user asked to stop
 """
@@ -58,6 +59,12 @@ class SlotError(StageError):
 
 class CapacityError(StageError):
     """More rows were asked than a slot holds."""
+
+
+class IncompleteError(StageError):
+    """What was made is good, and the message says what is missing."""
+
+    exit_code = EXIT_INCOMPLETE
 
 
 class VerifyError(StageError):

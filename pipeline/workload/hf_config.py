@@ -61,7 +61,7 @@ class Facts:
         """A whole number of at least `least`; where it is wrong the answer is `least`, and a problem is noted."""
         value = self._config.get(name)
         value = default if value is None else value
-        if _is_whole(value) and value >= least:
+        if isinstance(value, int) and not isinstance(value, bool) and value >= least:
             return value
         self._note(f"{name} must be a whole number of at least {least}", value)
         return least
@@ -102,7 +102,3 @@ def architecture(config: Mapping[str, Any]) -> str | None:
     """The first of `architectures`."""
     found = config.get("architectures")
     return found[0] if isinstance(found, list | tuple) and found and isinstance(found[0], str) else None
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)

@@ -41,6 +41,7 @@ def test_the_plan_fills_both_slots_and_counts() -> None:
         "problems": len(workload.problems),
         "ranks": 32,
         "not_deepgemm": len(workload.not_deepgemm),
+        "rules": list(workload.rules.used),
     }
     assert bench.context.read(BUFFER_PLAN).layout.arena_bytes > 0
     assert bench.allocated == {"plan": 0}

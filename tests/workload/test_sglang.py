@@ -151,7 +151,7 @@ def test_shared_experts_stay_apart_when_one_clause_fails(
     rules, experts = workload.rules, workload.facts.experts
     assert isinstance(rules, SglangRules)
     assert experts is not None
-    why = sglang_experts.not_fused(workload.facts, rules.server, parallel, rules.target)
+    why = sglang_experts.not_fused(rules)
     assert why is not None
     assert reason in why
     groups = {linear.groups for stage in workload.stages for linear in stage.linears} - {1}

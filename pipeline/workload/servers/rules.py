@@ -6,8 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from pipeline.virtual_gpu.targets import Target
 from pipeline.workload.linears import Linear
+from pipeline.workload.model import ModelFacts
+from pipeline.workload.parallel import Parallel
 from pipeline.workload.problems import Kernel, MList, NotDeepGemm, Options, Problem
+from pipeline.workload.servers import Server
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,26 @@ class Widths:
     groups: int
     """Experts that one rank holds, fused shared ones included."""
     num_fused: int
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """A model, its layout, the server's flags and the target: all that a rule may look at."""
+
+    facts: ModelFacts
+    parallel: Parallel
+    server: Server
+    target: Target
+
+    @property
+    def is_sm90(self) -> bool:
+        """Hopper."""
+        return self.target.major_minor == (9, 0)
+
+    @property
+    def is_sm100(self) -> bool:
+        """Blackwell and later."""
+        return self.target.major_minor >= (10, 0)
 
 
 class Rules(Protocol):

@@ -8,23 +8,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from pipeline.virtual_gpu.targets import Target
 from pipeline.workload.blocks.feed_forward import Experts, gated, routed
 from pipeline.workload.linears import Linear, Role, Split, block_problems
-from pipeline.workload.model import ModelFacts
-from pipeline.workload.parallel import A2A, Parallel, split_layers_last
+from pipeline.workload.parallel import A2A, split_layers_last
 from pipeline.workload.problems import Kernel, MList, NotDeepGemm, Options, Problem
 from pipeline.workload.servers import (
-    AttentionBackend, DeepEpMode, DenseBackend, MoeRunner, Server, release, sglang_batches, sglang_experts, sglang_m,
+    DeepEpMode,
+    MoeRunner,
+    release,
+    sglang_batches,
+    sglang_dense,
+    sglang_experts,
+    sglang_m,
     sglang_others,
 )  # fmt: skip
-from pipeline.workload.servers.rules import Use, Widths
+from pipeline.workload.servers.rules import Deployment, Use, Widths
 
-# layers/quantization/fp8_utils.py _deepgemm_block_fp8_supported.
-DEEPGEMM_BLOCK, BLOCK32, MXFP8_BLOCK = (128, 128), (32, 32), (1, 32)
-# (N, K) multiples of each kind of scale block.
-MULTIPLES = {DEEPGEMM_BLOCK: (64, 128), BLOCK32: (8, 32), MXFP8_BLOCK: (1, 128)}
-ON_DEEPGEMM = (DenseBackend.auto, DenseBackend.deep_gemm, DenseBackend.flashinfer_deepgemm)
 # Classes that read moe_dense_tp_size; the others keep their dense layers over tp.
 DENSE_TP_FAMILIES = ("deepseek", "glm4_moe", "mimo_v2")
 # Classes whose attention is spread over the whole tp.
@@ -47,13 +46,8 @@ RULES = {
 
 
 @dataclass(frozen=True, slots=True)
-class SglangRules:
+class SglangRules(Deployment):
     """See Rules."""
-
-    facts: ModelFacts
-    parallel: Parallel
-    server: Server
-    target: Target
 
     @property
     def used(self) -> tuple[str, ...]:
@@ -89,7 +83,7 @@ class SglangRules:
     @property
     def absorbs_kv_up(self) -> bool:
         """See Rules."""
-        return self._kv_up_reason() is not None
+        return sglang_dense.kv_up_reason(self) is not None
 
     def masked_rows(self, tokens: int) -> int | None:
         """See Rules; a dummy batch may be larger than the dispatcher's limit, an expert sees each token once."""
@@ -125,7 +119,7 @@ class SglangRules:
         """Over how many ranks each part of a layer is spread."""
         facts, parallel, server = self.facts, self.parallel, self.server
         experts, is_whole = facts.experts, parallel.moe_dense_tp_size == 1 and facts.family in DENSE_TP_FAMILIES
-        not_fused = sglang_experts.not_fused(facts, server, parallel, self.target, draft=draft)
+        not_fused = sglang_experts.not_fused(self, draft=draft)
         num_fused = experts.num_shared if experts is not None and not_fused is None else 0
         skips_redundant = facts.family in WITHOUT_REDUNDANT or (draft and facts.family == "deepseek_v4")
         redundant = 0 if skips_redundant else server.ep_num_redundant_experts
@@ -160,7 +154,7 @@ class SglangRules:
     def cut_blocks(self, linear: Linear) -> list[str]:
         """See Rules."""
         quantization = self.facts.quantization
-        if quantization.block is None or self._ignored(linear) is not None:
+        if quantization.block is None or sglang_dense.ignored(self.facts, linear) is not None:
             return []
         return block_problems(linear, quantization.block, last_part_exempt=quantization.is_compressed_tensors)
 
@@ -169,15 +163,15 @@ class SglangRules:
         if linear.name in self.server.served_elsewhere:
             return "named in server.served_elsewhere"
         if linear.role is Role.EXPERTS:
-            by_flags = sglang_experts.experts_reason(self.facts, self.server, self.parallel, self.target)
-            return by_flags or self._cut_reason(linear, (64, 128))
-        if linear.role is Role.KV_UP and (by_flags := self._kv_up_reason()) is not None:
+            by_flags = sglang_experts.experts_reason(self)
+            return by_flags or sglang_dense.cut_reason(linear, (64, 128))
+        if linear.role is Role.KV_UP and (by_flags := sglang_dense.kv_up_reason(self)) is not None:
             return by_flags
-        if linear.role is Role.INDEXER_KEY and self._fuses_index_key():
+        if linear.role is Role.INDEXER_KEY and sglang_dense.fuses_index_key(self.facts):
             return "fused with the bf16 weights_proj (layers/attention/dsa/dsa_indexer.py)"
-        if self.server.fp8_gemm_backend not in ON_DEEPGEMM:
+        if self.server.fp8_gemm_backend not in sglang_dense.ON_DEEPGEMM:
             return f"server.fp8_gemm_backend={self.server.fp8_gemm_backend.name}"
-        return self._ignored(linear) or self._block_reason(linear)
+        return sglang_dense.ignored(self.facts, linear) or sglang_dense.block_reason(self, linear)
 
     def uses(self, linear: Linear) -> list[Use]:
         """See Rules."""
@@ -188,14 +182,14 @@ class SglangRules:
             aligned = sglang_m.contiguous_m_list(
                 every_m, chunk=tokens, top_k=self.routes_per_token, groups=linear.groups
             )
-            kernels = sglang_experts.kernels(self.facts, self.server, self.parallel)
+            kernels = sglang_experts.kernels(self)
             found = [Use(kernel, rule, aligned if kernel.is_contiguous else every_m) for kernel, rule in kernels]
         else:
             block = self.facts.quantization.block
-            kernel = {BLOCK32: Kernel.DENSE_BLOCK32, MXFP8_BLOCK: Kernel.DENSE_MXFP8}.get(block or (), Kernel.DENSE)
+            kernel = sglang_dense.KERNELS.get(block, Kernel.DENSE) if block else Kernel.DENSE
             options: Options = (("block", 32),) if kernel is Kernel.DENSE_BLOCK32 else ()
             found = [Use(kernel, RULES[linear.role], every_m, options)]
-        fewer = sglang_others.fewer_sms(linear, self.facts, self.server, self.parallel, self.target)
+        fewer = sglang_others.fewer_sms(self, linear)
         return found + [
             Use(use.kernel, rule, MList.of(m for m in use.m if m <= limit), (*use.options, ("num_sms", sms)))
             for use in found
@@ -205,19 +199,16 @@ class SglangRules:
 
     def others(self, layers: Sequence[int], ranks: Sequence[int], *, is_last: bool) -> list[Problem]:
         """See Rules."""
-        found = sglang_others.problems(
-            self.facts, self.server, self.parallel, self.target,
-            layers=layers, is_last=is_last, chunk=self.chunk, decode_batch=self.decode_batch,
-        )  # fmt: skip
+        prefill = MList.up_to(self.chunk if self.chunk > 0 else sglang_m.LARGEST_M_MAX)
+        found = sglang_others.problems(self, layers, prefill, self.decode_batch, is_last=is_last)
         if self._has_bmm:
-            found += sglang_others.absorbed_products(
-                self.facts, layers, sglang_m.m_list(self.server, self.chunk), self._attention_tp
-            )
+            every_m = sglang_m.m_list(self.server, self.chunk)
+            found += sglang_others.absorbed_products(self.facts, layers, every_m, self._attention_tp)
         return [replace(problem, ranks=tuple(ranks)) for problem in found]
 
     def never(self) -> list[NotDeepGemm]:
         """See Rules."""
-        return self.facts.never() + sglang_others.never(self.facts, self.server, self.target)
+        return self.facts.never() + sglang_others.never(self)
 
     @property
     def _attention_tp(self) -> int:
@@ -225,7 +216,7 @@ class SglangRules:
 
     @property
     def _has_bmm(self) -> bool:
-        if self.target.major_minor >= (10, 0) or self.facts.quantization.block != DEEPGEMM_BLOCK:
+        if self.is_sm100 or self.facts.quantization.block != sglang_dense.DEEPGEMM_BLOCK:
             return False
         version = release(self.server.version)
         by_version = version is not None and version < FIRST_WITHOUT_BMM
@@ -245,40 +236,3 @@ class SglangRules:
             sizes = {"hidden": facts.hidden, "intermediate": experts.shared_intermediate}
             found = gated(experts.shared_name, Role.SHARED_EXPERTS, **sizes, tp=widths.shared, layers=layers)
         return found + routed(experts, hidden=facts.hidden, groups=widths.groups, tp=widths.experts, layers=layers)
-
-    def _kv_up_reason(self) -> str | None:
-        source = "models/deepseek_common/attention_backend_handler.py"
-        if self.parallel.attn_cp > 1:
-            return f"context parallel prefill absorbs kv_b_proj ({source})"
-        deterministic = (AttentionBackend.auto, AttentionBackend.fa3, AttentionBackend.fa4, AttentionBackend.triton)
-        if self.server.enable_deterministic_inference and self.server.attention_backend in deterministic:
-            return f"deterministic inference absorbs kv_b_proj ({source})"
-        return None
-
-    def _fuses_index_key(self) -> bool:
-        kinds = self.facts.attentions(range(self.facts.num_layers))
-        return any(getattr(getattr(kind, "indexer", None), "interleaved_rope", False) for kind in kinds)
-
-    def _ignored(self, linear: Linear) -> str | None:
-        if self.facts.quantization.ignores(linear.name, linear.layers[:1]):
-            return "the checkpoint keeps it unquantised (modules_to_not_convert, ignored_layers)"
-        return None
-
-    def _block_reason(self, linear: Linear) -> str | None:
-        source = "layers/quantization/fp8_utils.py _deepgemm_block_fp8_supported"
-        block, is_sm100 = self.facts.quantization.block, self.target.major_minor >= (10, 0)
-        if block == BLOCK32 and is_sm100 and self.server.fp8_gemm_backend is not DenseBackend.deep_gemm:
-            return f"32x32 scale blocks on sm_100 need server.fp8_gemm_backend=deep_gemm ({source})"
-        if block == MXFP8_BLOCK and not is_sm100:
-            return "MXFP8 needs sm_100 (layers/quantization/fp8.py)"
-        if block not in MULTIPLES:
-            return f"weights are {self.facts.quantization.scheme}, not FP8 with 128x128 scale blocks ({source})"
-        return self._cut_reason(linear, MULTIPLES[block])
-
-    def _cut_reason(self, linear: Linear, multiples: tuple[int, int]) -> str | None:
-        source = "layers/quantization/fp8_utils.py _deepgemm_block_fp8_supported"
-        if linear.n % multiples[0] != 0:
-            return f"N {linear.n} is not a multiple of {multiples[0]}, Triton serves it ({source})"
-        if linear.k % multiples[1] != 0:
-            return f"K {linear.k} is not a multiple of {multiples[1]}, Triton serves it ({source})"
-        return None

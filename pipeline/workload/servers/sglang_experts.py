@@ -5,12 +5,12 @@ Paths in the rules are inside the package sglang/srt of that version.
 
 from __future__ import annotations
 
-from pipeline.virtual_gpu.targets import Target
 from pipeline.workload.families.deepseek_v4 import FP4_EXPERTS
 from pipeline.workload.model import ModelFacts
 from pipeline.workload.parallel import A2A, Parallel
 from pipeline.workload.problems import Kernel
-from pipeline.workload.servers import DeepEpMode, FusedShared, MoeRunner, PdRole, Server
+from pipeline.workload.servers import DeepEpMode, FusedShared, MoeRunner, PdRole
+from pipeline.workload.servers.rules import Deployment
 
 # layers/quantization/fp8.py create_moe_runner; deepep_v2 and pplx: arg_groups/moe_hook.py.
 A2A_ON_DEEPGEMM = (A2A.deepep, A2A.mooncake, A2A.nixl, A2A.deepep_v2, A2A.pplx)
@@ -35,33 +35,31 @@ FUSING_ARCHITECTURES = ("DeepseekV3ForCausalLM", "GlmMoeDsaForCausalLM")
 FUSING_EXPERT_COUNT = 256
 
 
-def runner(facts: ModelFacts, server: Server, parallel: Parallel, target: Target) -> MoeRunner:
+def runner(at: Deployment) -> MoeRunner:
     """The runner that auto becomes; Triton where nothing else is chosen."""
-    asked, backend = server.moe_runner_backend, parallel.moe_a2a_backend
+    facts, asked, backend = at.facts, at.server.moe_runner_backend, at.parallel.moe_a2a_backend
     if asked is not MoeRunner.auto:
         return asked
-    is_sm100 = target.major_minor >= (10, 0)
     if facts.quantization.is_compressed_tensors:
         return MoeRunner.triton
     if backend in A2A_ON_DEEPGEMM:
         return MoeRunner.deep_gemm if facts.quantization.block else MoeRunner.triton
     if facts.experts is not None and facts.experts.scheme == FP4_EXPERTS:
         return MoeRunner.flashinfer_mxfp4
-    if is_sm100 and backend is A2A.none and facts.family in TRTLLM_FAMILIES:
+    if at.is_sm100 and backend is A2A.none and facts.family in TRTLLM_FAMILIES:
         return MoeRunner.flashinfer_trtllm
     return MoeRunner.triton
 
 
-def not_fused(
-    facts: ModelFacts, server: Server, parallel: Parallel, target: Target, *, draft: bool = False
-) -> str | None:
+def not_fused(at: Deployment, *, draft: bool = False) -> str | None:
     """Why the shared experts stay apart, or None when they become extra groups of the routed ones."""
+    facts, server, parallel = at.facts, at.server, at.parallel
     experts = facts.experts
     if experts is None or experts.num_shared == 0:
         return "the model has no shared experts"
     if server.shared_experts_fusion is FusedShared.off:
         return "server.shared_experts_fusion=off"
-    backend, chosen = parallel.moe_a2a_backend, runner(facts, server, parallel, target)
+    backend, chosen = parallel.moe_a2a_backend, runner(at)
     switched = "arg_groups/overrides.py switches fusion off"
     enforced = server.shared_experts_fusion is FusedShared.enforced
     if not enforced and chosen in RUNNERS_SWITCH_FUSION_OFF:
@@ -78,11 +76,12 @@ def not_fused(
         return None
     if facts.family == "deepseek_v4":
         return "only with server.shared_experts_fusion=enforced (models/deepseek_v4.py)"
-    return _deepseek_not_fused(facts, server, parallel, draft=draft)
+    return _deepseek_not_fused(at, draft=draft)
 
 
-def _deepseek_not_fused(facts: ModelFacts, server: Server, parallel: Parallel, *, draft: bool) -> str | None:
+def _deepseek_not_fused(at: Deployment, *, draft: bool) -> str | None:
     source = "models/deepseek_v2.py shared_experts_fusion_disable_reason"
+    facts, server, parallel = at.facts, at.server, at.parallel
     experts, backend = facts.experts, parallel.moe_a2a_backend
     assert experts is not None
     if server.enable_two_batch_overlap or server.enable_single_batch_overlap:
@@ -130,12 +129,13 @@ def shared_tp(facts: ModelFacts, parallel: Parallel) -> int:
     return 1 if whole else parallel.tp
 
 
-def experts_reason(facts: ModelFacts, server: Server, parallel: Parallel, target: Target) -> str | None:
+def experts_reason(at: Deployment) -> str | None:
     """Why the experts' runner is not DeepGEMM under these flags, or None when it is."""
     source = "layers/quantization/fp8.py is_deepgemm_moe_runner_backend_enabled"
-    chosen, backend = runner(facts, server, parallel, target), parallel.moe_a2a_backend.name
+    facts, server = at.facts, at.server
+    chosen, backend = runner(at), at.parallel.moe_a2a_backend.name
     if facts.experts is not None and facts.experts.scheme == FP4_EXPERTS and chosen is MoeRunner.deep_gemm:
-        return None if target.major_minor >= (10, 0) else "FP4 experts: deep_gemm has such kernels from sm_100 on only"
+        return None if at.is_sm100 else "FP4 experts: deep_gemm has such kernels from sm_100 on only"
     if chosen is MoeRunner.deep_gemm:
         return _experts_scheme_reason(facts)
     if server.moe_runner_backend is not MoeRunner.auto:
@@ -158,10 +158,10 @@ def _experts_scheme_reason(facts: ModelFacts) -> str | None:
     return None
 
 
-def kernels(facts: ModelFacts, server: Server, parallel: Parallel) -> list[tuple[Kernel, str]]:
+def kernels(at: Deployment) -> list[tuple[Kernel, str]]:
     """The grouped kernels of the DeepGEMM runner and the rule that needs each (layers/moe/moe_runner/deep_gemm.py)."""
-    masked, contiguous = _of_scheme(facts)
-    backend = parallel.moe_a2a_backend
+    server, backend = at.server, at.parallel.moe_a2a_backend
+    masked, contiguous = _of_scheme(at.facts)
     if not backend.is_used:
         return [
             (masked, "standard dispatch, masked layout: moe_runner/deep_gemm.py _should_use_masked_standard_layout"),

@@ -1,4 +1,4 @@
-"""SGLang 0.5.23: the lists of M of its own sweep (layers/deep_gemm_wrapper/compile_utils.py update_deep_gemm_config)."""
+"""SGLang 0.5.23: the lists of M of its own sweep (deep_gemm_wrapper/compile_utils.py update_deep_gemm_config)."""
 
 from __future__ import annotations
 

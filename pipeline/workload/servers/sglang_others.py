@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pipeline.virtual_gpu.targets import Target
 from pipeline.workload.blocks.compressed import CompressedAttention
-from pipeline.workload.blocks.latent import LatentAttention
+from pipeline.workload.blocks.latent import Indexer, LatentAttention
 from pipeline.workload.linears import Linear, Role
 from pipeline.workload.model import ModelFacts
-from pipeline.workload.parallel import A2A, Parallel
+from pipeline.workload.parallel import A2A
 from pipeline.workload.problems import Kernel, MList, NotDeepGemm, Options, Problem
-from pipeline.workload.servers import PdRole, Server
+from pipeline.workload.servers import PdRole
+from pipeline.workload.servers.rules import Deployment
 from pipeline.workload.servers.sglang_m import LARGEST_M_MAX
 
 # dsa_indexer.py: fewer heads are padded to this many.
@@ -34,40 +34,39 @@ Found = tuple[Kernel, int, int, int, MList, Options, str]
 
 
 def problems(
-    facts: ModelFacts, server: Server, parallel: Parallel, target: Target,
-    *, layers: Sequence[int], is_last: bool, chunk: int, decode_batch: int,
-) -> list[Problem]:  # fmt: skip
-    """What these layers launch besides their linears; ranks are left to the caller."""
-    prefill = MList.up_to(chunk if chunk > 0 else LARGEST_M_MAX)
+    at: Deployment, layers: Sequence[int], prefill: MList, decode_batch: int, *, is_last: bool
+) -> list[Problem]:
+    """What these layers launch besides their linears; ranks are left to the caller.
+
+    `prefill`: numbers of tokens of one step; `decode_batch`: most requests of one.
+    """
     found: list[Problem] = []
-    for attention, members in facts.attentions(layers).items():
+    for attention, members in at.facts.attentions(layers).items():
         if isinstance(attention, LatentAttention) and attention.indexer is not None:
-            rows = decode_batch * (1 if target.major_minor >= (10, 0) else server.tokens_per_request)
-            next_n = server.tokens_per_request if target.major_minor >= (10, 0) else 1
-            # Every pipeline stage but the last keeps one SM free while it scores keys.
-            sms: Options = () if is_last or parallel.pp == 1 else (("num_sms", target.num_sms - 1),)
-            heads, head = max(attention.indexer.heads, LEAST_INDEX_HEADS), attention.indexer.head
-            kernels = _index_kernels(heads, head, prefill, min(rows, target.num_sms), rows, sms, next_n, server)
-            found += [_problem(kernel, "indexer", members) for kernel in kernels]
+            kernels = _index_kernels(at, attention.indexer, prefill, decode_batch, is_last=is_last)
+            found += [_problem(kernel, "self_attn.indexer", members) for kernel in kernels]
         if isinstance(attention, CompressedAttention):
-            found += [
-                _problem(one, "self_attn", members)
-                for one in _compressed(attention, server, parallel, target, chunk, decode_batch)
-            ]
-    if facts.streams > 1:
-        found += [_problem(one, "hc_pre", layers) for one in _mixing(facts, target, prefill)]
+            kernels = _compressed(at, attention, prefill, decode_batch)
+            found += [_problem(kernel, "self_attn", members) for kernel in kernels]
+    if at.facts.streams > 1:
+        found += [_problem(kernel, "hc_pre", layers) for kernel in mixing(at, prefill, "kernels/ops/layernorm/mhc.py")]
     return found
 
 
 def _index_kernels(
-    heads: int, head: int, prefill: MList, call_rows: int, rows: int, sms: Options, next_n: int, server: Server
+    at: Deployment, indexer: Indexer, prefill: MList, decode_batch: int, *, is_last: bool
 ) -> list[Found]:
-    logits = "srt/layers/attention/dsa/dsa_indexer.py"
+    heads, head, per_request = max(indexer.heads, LEAST_INDEX_HEADS), indexer.head, at.server.tokens_per_request
+    # On sm_90 the tokens of one request are requests of their own.
+    next_n, rows = (per_request, decode_batch) if at.is_sm100 else (1, decode_batch * per_request)
+    logits, num_sms = "srt/layers/attention/dsa/dsa_indexer.py", at.target.num_sms
     found: list[Found] = []
-    if server.disaggregation_mode is not PdRole.decode:
+    if at.server.disaggregation_mode is not PdRole.decode:
+        # Every pipeline stage but the last keeps one SM free while it scores keys.
+        sms: Options = () if is_last or at.parallel.pp == 1 else (("num_sms", num_sms - 1),)
         found.append((Kernel.MQA_LOGITS, heads, head, 1, prefill, sms, f"{logits}: prefill"))
-    if server.disaggregation_mode is not PdRole.prefill:
-        step = MList.up_to(call_rows)
+    if at.server.disaggregation_mode is not PdRole.prefill:
+        step = MList.up_to(min(rows, num_sms))
         for tokens in sorted({1, next_n}):
             options: Options = (("next_n", tokens),)
             found.append((Kernel.PAGED_MQA_LOGITS, heads, head, 1, step, options, f"{logits}: decode"))
@@ -76,32 +75,28 @@ def _index_kernels(
     return found
 
 
-def _compressed(
-    attention: CompressedAttention, server: Server, parallel: Parallel, target: Target, chunk: int, decode_batch: int
-) -> list[Found]:
+def _compressed(at: Deployment, attention: CompressedAttention, prefill: MList, decode_batch: int) -> list[Found]:
     found: list[Found] = []
-    tokens = MList.up_to(chunk if chunk > 0 else LARGEST_M_MAX)
-    if wo_a_is_fp8(server, target):
-        groups, n, k = attention.output_groups(parallel.attn_tp)
-        rule = "srt/models/deepseek_v4.py _fp8_wo_a_einsum"
-        found.append((Kernel.EINSUM, n, k, groups, tokens, (), rule))
+    if wo_a_is_fp8(at):
+        groups, n, k = attention.output_groups(at.parallel.attn_tp)
+        found.append((Kernel.EINSUM, n, k, groups, prefill, (), "srt/models/deepseek_v4.py _fp8_wo_a_einsum"))
     if attention.is_indexed:
         heads, head, source = attention.index_heads, attention.index_head, "srt/layers/attention/dsv4/indexer.py"
-        rows = MList.up_to(min(decode_batch * server.tokens_per_request, target.num_sms))
+        rows = MList.up_to(min(decode_batch * at.server.tokens_per_request, at.target.num_sms))
         found.append((Kernel.PAGED_MQA_LOGITS, heads, head, 1, rows, (("next_n", 1),), f"{source}: decode"))
-        if chunk >= NONPAGED_QUERIES or chunk < 1:
-            queries = MList((range(NONPAGED_QUERIES, tokens.largest + 1),))
+        if prefill.largest >= NONPAGED_QUERIES:
+            queries = MList((range(NONPAGED_QUERIES, prefill.largest + 1),))
             found.append((Kernel.MQA_LOGITS, heads, head, 1, queries, (("compressed", 1),), f"{source}: long prefill"))
     return found
 
 
-def _mixing(facts: ModelFacts, target: Target, tokens: MList) -> list[Found]:
+def mixing(at: Deployment, tokens: MList, rule: str) -> list[Found]:
     """tf32_hc_prenorm_gemm is specialised by the number of splits, which falls as the tokens grow."""
-    n, k = facts.streams * (2 + facts.streams), facts.streams * facts.hidden
+    streams = at.facts.streams
+    n, k = streams * (2 + streams), streams * at.facts.hidden
     ranges: dict[int, list[int]] = {}
     for m in tokens:
-        ranges.setdefault(mixing_splits(m, k, target.num_sms), []).append(m)
-    rule = "kernels/ops/layernorm/mhc.py mhc_pre"
+        ranges.setdefault(mixing_splits(m, k, at.target.num_sms), []).append(m)
     return [
         (Kernel.HC_PRENORM, n, k, 1, MList.of(rows), (("num_splits", splits),), rule) for splits, rows in ranges.items()
     ]
@@ -113,9 +108,9 @@ def mixing_splits(tokens: int, k: int, num_sms: int) -> int:
     return max(1, min(num_sms // max(1, -(-tokens // MHC_BLOCK)), blocks // MHC_LEAST_BLOCKS_PER_SPLIT))
 
 
-def wo_a_is_fp8(server: Server, target: Target) -> bool:
+def wo_a_is_fp8(at: Deployment) -> bool:
     """Whether DeepSeek-V4's wo_a is DeepGEMM's einsum: arg_groups/serving_hook.py leaves it bf16 on sm_90."""
-    return target.major_minor >= (10, 0) if server.fp8_wo_a is None else server.fp8_wo_a
+    return at.is_sm100 if at.server.fp8_wo_a is None else at.server.fp8_wo_a
 
 
 def absorbed_products(facts: ModelFacts, layers: Sequence[int], m: MList, tp: int) -> list[Problem]:
@@ -132,34 +127,33 @@ def absorbed_products(facts: ModelFacts, layers: Sequence[int], m: MList, tp: in
     return found
 
 
-def fewer_sms(
-    linear: Linear, facts: ModelFacts, server: Server, parallel: Parallel, target: Target
-) -> list[tuple[int, int, str]]:
+def fewer_sms(at: Deployment, linear: Linear) -> list[tuple[int, int, str]]:
     """(SMs, largest M, rule) of each further way in which the linear runs on a part of the GPU."""
     found: list[tuple[int, int, str]] = []
-    if linear.role is Role.INDEXER and facts.family == "deepseek" and not server.disable_cuda_graph:
-        half = -(-(target.num_sms // 2) // DUAL_STREAM_SM_STEP) * DUAL_STREAM_SM_STEP
+    server, num_sms = at.server, at.target.num_sms
+    if linear.role is Role.INDEXER and at.facts.family == "deepseek" and not server.disable_cuda_graph:
+        half = -(-(num_sms // 2) // DUAL_STREAM_SM_STEP) * DUAL_STREAM_SM_STEP
         found.append((half, DUAL_STREAM_TOKENS, "dsa_indexer.py: wq_b beside another stream in a captured graph"))
-    if server.enable_two_batch_overlap and parallel.moe_a2a_backend is A2A.deepep:
-        sms = target.num_sms - DEEPEP_SMS
-        found.append((sms, LARGEST_M_MAX, "batch_overlap/operations_strategy.py: two-batch overlap of prefill"))
+    if server.enable_two_batch_overlap and at.parallel.moe_a2a_backend is A2A.deepep:
+        rule = "batch_overlap/operations_strategy.py: two-batch overlap of prefill"
+        found.append((num_sms - DEEPEP_SMS, LARGEST_M_MAX, rule))
     if server.enable_single_batch_overlap and linear.role is Role.SHARED_EXPERTS:
-        kept = COMBINE_SMS_SM100 if target.major_minor >= (10, 0) else COMBINE_SMS
-        found.append((target.num_sms - kept, LARGEST_M_MAX, "single_batch_overlap.py: shared experts"))
+        kept = COMBINE_SMS_SM100 if at.is_sm100 else COMBINE_SMS
+        found.append((num_sms - kept, LARGEST_M_MAX, "single_batch_overlap.py: shared experts"))
     return found
 
 
-def never(facts: ModelFacts, server: Server, target: Target) -> list[NotDeepGemm]:
+def never(at: Deployment) -> list[NotDeepGemm]:
     """What goes elsewhere by SGLang's own choice."""
     found: list[NotDeepGemm] = []
-    if facts.family == "deepseek_v4":
-        if not wo_a_is_fp8(server, target):
+    if at.facts.family == "deepseek_v4":
+        if not wo_a_is_fp8(at):
             reason = "bf16 on sm_90 unless server.fp8_wo_a=true (arg_groups/serving_hook.py)"
             found.append(NotDeepGemm("self_attn.wo_a", reason))
         found.append(NotDeepGemm("indexer metadata", "SGLang's own kernel (SGLANG_OPT_USE_JIT_INDEXER_METADATA)"))
-    if facts.draft is not None and server.mtp and not facts.draft.projections:
+    if at.facts.draft is not None and at.server.mtp and not at.facts.draft.projections:
         found.append(NotDeepGemm("draft.eh_proj", "bf16 nn.Linear of the draft model"))
-    if server.enable_deterministic_inference:
+    if at.server.enable_deterministic_inference:
         reason = "DeepGEMM's bf16_gemm_nn (batch_invariant_ops.py); not covered: compiled at its first use"
         found.append(NotDeepGemm("bf16 linears under deterministic inference", reason))
     return found

@@ -10,17 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeline.virtual_gpu.targets import Target
-from pipeline.workload.blocks.compressed import CompressedAttention
 from pipeline.workload.blocks.feed_forward import Experts, gated, routed
-from pipeline.workload.blocks.latent import LatentAttention
-from pipeline.workload.linears import Linear, Role, Split
-from pipeline.workload.model import ModelFacts
-from pipeline.workload.parallel import A2A, Parallel
+from pipeline.workload.linears import Linear, Role, Split, block_problems
+from pipeline.workload.parallel import A2A
 from pipeline.workload.problems import Kernel, MList, NotDeepGemm, Options, Problem
-from pipeline.workload.servers import DeepEpMode, Server, vllm_experts, vllm_warmup
-from pipeline.workload.servers.rules import Use, Widths
-from pipeline.workload.servers.sglang_others import mixing_splits
+from pipeline.workload.servers import sglang_others, vllm_experts, vllm_others, vllm_warmup
+from pipeline.workload.servers.rules import Deployment, Use, Widths
 from pipeline.workload.servers.vllm_versions import Version, changes_up_to, version_of
 
 GIB = 1 << 30
@@ -36,13 +31,8 @@ SCALE_BLOCK = 128
 
 
 @dataclass(frozen=True, slots=True)
-class VllmRules:
+class VllmRules(Deployment):
     """See Rules."""
-
-    facts: ModelFacts
-    parallel: Parallel
-    server: Server
-    target: Target
 
     @property
     def version(self) -> Version:
@@ -94,7 +84,7 @@ class VllmRules:
 
     def masked_rows(self, tokens: int) -> int | None:
         """See Rules."""
-        return tokens * self.parallel.attn_dp if self._is_batched else None
+        return tokens * self.parallel.attn_dp if vllm_experts.is_batched(self) else None
 
     def problems(self) -> list[str]:
         """See Rules."""
@@ -107,8 +97,8 @@ class VllmRules:
             found.append("parallel.moe_dense_tp_size is SGLang's; leave it null for vLLM")
         if parallel.effective_ep not in (1, parallel.tp):
             found.append(
-                f"parallel.ep must be 1 or parallel.tp {parallel.tp} for vLLM (--enable-expert-parallel spreads experts "
-                f"over all ranks), got {parallel.effective_ep}"
+                f"parallel.ep must be 1 or parallel.tp {parallel.tp} for vLLM (--enable-expert-parallel spreads "
+                f"experts over all ranks), got {parallel.effective_ep}"
             )
         if facts.dense is not None and facts.dense.intermediate % tp != 0:
             found.append(
@@ -161,9 +151,7 @@ class VllmRules:
         return found
 
     def cut_blocks(self, linear: Linear) -> list[str]:
-        """See Rules: vLLM refuses what SGLang refuses (layers/quantization/utils/fp8_utils.py validate_fp8_block_shape)."""
-        from pipeline.workload.linears import block_problems
-
+        """See Rules: it refuses what SGLang refuses (quantization/utils/fp8_utils.py validate_fp8_block_shape)."""
         quantization = self.facts.quantization
         if quantization.block is None or quantization.ignores(linear.name, linear.layers[:1]):
             return []
@@ -177,33 +165,30 @@ class VllmRules:
         if self.server.use_deep_gemm is False:
             return "server.use_deep_gemm=false (VLLM_USE_DEEP_GEMM=0)"
         if linear.role is Role.EXPERTS:
-            return vllm_experts.reason(facts, self.server, self.parallel, self.target, self.version)
+            return vllm_experts.reason(self, self.version)
         if linear.role is Role.INDEXER_KEY and self.version >= (0, 20, 0):
             return "fused with the bf16 weights_proj from 0.20 on (models/deepseek_v32/attention.py)"
         if quantization.ignores(linear.name, linear.layers[:1]):
             return "the checkpoint keeps it unquantised (modules_to_not_convert, ignored_layers)"
         if quantization.block != BLOCK:
-            return f"weights are {quantization.scheme}, not FP8 with 128x128 scale blocks (kernels/linear/scaled_mm/deep_gemm.py)"
+            source = "kernels/linear/scaled_mm/deep_gemm.py"
+            return f"weights are {quantization.scheme}, not FP8 with 128x128 scale blocks ({source})"
         if self._is_excluded:
             return f"DeepGEMM is off for {facts.model_type} on this architecture (utils/deep_gemm.py)"
         n_multiple = 128 if self.version < (0, 12, 0) else 64
         for what, size, multiple in (("N", linear.n, n_multiple), ("K", linear.k, SCALE_BLOCK)):
             if size % multiple != 0:
-                return f"{what} {size} is not a multiple of {multiple} (utils/deep_gemm.py should_use_deepgemm_for_fp8_linear)"
+                return f"{what} {size} is not a multiple of {multiple} (should_use_deepgemm_for_fp8_linear)"
         return None
 
     def uses(self, linear: Linear) -> list[Use]:
         """See Rules."""
         if linear.role is Role.EXPERTS:
-            return vllm_experts.uses(
-                linear, self.facts, self.server, self.parallel, self.target, self.version, self.chunk
-            )
+            return vllm_experts.uses(self, self.version, linear, self.chunk)
         largest = self.chunk * linear.rows_per_token
-        is_split = self.target.major_minor == (9, 0) and self.version >= (0, 25, 0)
+        is_split = self.is_sm90 and self.version >= (0, 25, 0)
         m = MList((range(FIRST_M_ON_SM90 if is_split else 1, largest + 1),))
-        calls = vllm_warmup.dense_calls(
-            linear, self.server, self.target, self.version, self.chunk, is_excluded=self._is_excluded
-        )
+        calls = vllm_warmup.dense_calls(self, self.version, linear, self.chunk)
         rule = "kernels/linear/scaled_mm/deep_gemm.py DeepGemmFp8BlockScaledMMKernel"
         # The vendored library (from 0.20) compiles N and K in by default; before, a separate install left all open.
         options: Options = (("compiled_dims", "nk"),) if self.version >= (0, 20, 0) else ()
@@ -211,50 +196,25 @@ class VllmRules:
 
     def others(self, layers: Sequence[int], ranks: Sequence[int], *, is_last: bool) -> list[Problem]:
         """See Rules."""
-        facts, chunk, batch = self.facts, MList.up_to(self.chunk), self.decode_batch
-        found: list[Problem] = []
-
-        def add(
-            kernel: Kernel, n: int, k: int, groups: int, m: MList, options: Options, name: str, where: Sequence[int]
-        ) -> None:
-            rule = "model_executor/layers/sparse_attn_indexer.py" if name == "indexer" else "models/deepseek_v4/nvidia"
-            found.append(Problem(kernel, n, k, groups, m, (name,), tuple(where), tuple(ranks), (rule,), options, 0))
-
-        for attention, members in facts.attentions(layers).items():
-            indexer = attention.indexer if isinstance(attention, LatentAttention) else None
-            heads, head = (indexer.heads, indexer.head) if indexer else (0, 0)
-            if isinstance(attention, CompressedAttention):
-                groups, n, k = attention.output_groups(self.parallel.attn_tp)
-                add(Kernel.EINSUM, n, k, groups, chunk, (), "self_attn.wo_a", members)
-                heads, head = (attention.index_heads, attention.index_head) if attention.is_indexed else (0, 0)
-            if heads:
-                next_n = self.server.tokens_per_request
-                add(Kernel.MQA_LOGITS, heads, head, 1, chunk, (), "indexer", members)
-                for tokens in sorted({1, min(next_n, 2) if self.target.major_minor < (10, 0) else next_n}):
-                    options: Options = (("next_n", tokens),)
-                    add(Kernel.PAGED_MQA_LOGITS, heads, head, 1, MList.up_to(batch), options, "indexer", members)
-                add(Kernel.PAGED_MQA_METADATA, 1, 1, 1, MList.up_to(batch * next_n), (), "indexer", members)
-        if facts.streams > 1:
-            n, k = facts.streams * (2 + facts.streams), facts.streams * facts.hidden
-            splits: dict[int, list[int]] = {}
-            for m in chunk:
-                splits.setdefault(mixing_splits(m, k, self.target.num_sms), []).append(m)
-            for number, rows in splits.items():
-                add(Kernel.HC_PRENORM, n, k, 1, MList.of(rows), (("num_splits", number),), "hc_pre", list(layers))
-        return found
+        found: list[tuple[str, Sequence[int], vllm_others.Found]] = []
+        for attention, members in self.facts.attentions(layers).items():
+            kernels = vllm_others.attention_kernels(self, attention, MList.up_to(self.chunk), self.decode_batch)
+            found += [("self_attn", members, kernel) for kernel in kernels]
+        if self.facts.streams > 1:
+            kernels = sglang_others.mixing(self, MList.up_to(self.chunk), "models/deepseek_v4/nvidia")
+            found += [("hc_pre", layers, kernel) for kernel in kernels]
+        return [
+            Problem(kernel, n, k, groups, m, (name,), tuple(sorted(where)), tuple(ranks), (rule,), options, 0)
+            for name, where, (kernel, n, k, groups, m, options, rule) in found
+        ]
 
     def never(self) -> list[NotDeepGemm]:
         """See Rules."""
         found = self.facts.never()
-        if self.target.major_minor == (9, 0) and self.version >= (0, 25, 0) and self.facts.quantization.block == BLOCK:
+        if self.is_sm90 and self.version >= (0, 25, 0) and self.facts.quantization.block == BLOCK:
             reason = "FlashInfer's own kernel with its own cache (kernels/linear/scaled_mm/flashinfer.py)"
             found.append(NotDeepGemm(f"dense linears below {FIRST_M_ON_SM90} rows", reason))
         return found
-
-    @property
-    def _is_batched(self) -> bool:
-        is_low = self.server.deepep_mode is DeepEpMode.low_latency and self.parallel.moe_a2a_backend is A2A.deepep
-        return self.parallel.attn_dp > 1 and (is_low or self.parallel.moe_a2a_backend is A2A.pplx)
 
     @property
     def _is_sequence_parallel(self) -> bool:

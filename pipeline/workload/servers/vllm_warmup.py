@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from pipeline.virtual_gpu.targets import Target
 from pipeline.workload.linears import Linear, Role
-from pipeline.workload.servers import Server, Warmup
+from pipeline.workload.servers import Warmup
+from pipeline.workload.servers.rules import Deployment
 from pipeline.workload.servers.vllm_versions import Version
 
 ALWAYS = (1, 2, 4, *range(8, 65, 8))
@@ -25,33 +23,32 @@ def relaxed(largest: int, n: int, num_sms: int) -> list[int]:
     return sorted(found)
 
 
-def dense_calls(
-    linear: Linear, server: Server, target: Target, version: Version, chunk: int, *, is_excluded: bool
-) -> int:
+def dense_calls(at: Deployment, version: Version, linear: Linear, chunk: int) -> int:
     """M that the start-up launches for a dense linear; 0 when it does not visit it. The drafter is never visited."""
-    if server.warmup is Warmup.skip or linear.role is Role.DRAFT or is_excluded:
+    if at.server.warmup is Warmup.skip or linear.role is Role.DRAFT:
         return 0
     multiple = 64 if version >= (0, 30, 0) else 128
-    if linear.n % multiple != 0:
+    if linear.n % multiple != 0 or ((0, 25, 0) <= version < (0, 26, 0) and at.is_sm90):
         return 0
-    if (0, 25, 0) <= version < (0, 26, 0) and target.major_minor == (9, 0):
-        return 0
-    if version < (0, 11, 1) or server.warmup is Warmup.full:
+    if version < (0, 11, 1) or at.server.warmup is Warmup.full:
         return chunk
-    return len(relaxed(chunk, linear.n, target.num_sms))
+    return len(relaxed(chunk, linear.n, at.target.num_sms))
 
 
 def grouped_rows(
-    version: Version, *, tokens: int, top_k: int, groups: int, sides: Sequence[int], num_sms: int, is_sm90: bool
+    version: Version, *, tokens: int, top_k: int, groups: int, widest: int, num_sms: int | None
 ) -> list[int] | None:
-    """M of one grouped product at start-up; None where DeepGEMM's own alignment decides (0.24 and later, not sm_90)."""
+    """M of one grouped product at start-up.
+
+    None where DeepGEMM's own alignment decides: from 0.24 on, anywhere but on sm_90 (num_sms None).
+    """
     if version < (0, 24, 0):
         cap = 32768 if version < (0, 12, 0) else 16384 if version < (0, 18, 0) else tokens
         last = min(tokens, cap) * top_k + groups * (ALIGNMENT - 1)
         return list(range(ALIGNMENT, _up(last) + 1, ALIGNMENT))
-    if not is_sm90:
+    if num_sms is None:
         return None
-    asked = {*relaxed(tokens, max(sides), num_sms), tokens}
+    asked = {*relaxed(tokens, widest, num_sms), tokens}
     return sorted({_up(m * top_k + min(m * top_k, groups) * (ALIGNMENT - 1)) for m in asked})
 
 

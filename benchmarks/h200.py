@@ -1,10 +1,11 @@
 """On the target GPU: Preheat against a server-style sweep that compiles at first need and executes every M.
 
-    python benchmarks/h200.py [--json FILE] [--parallel dp8_ep8] [--budget-s 400] [--no-proof]
+    python benchmarks/h200.py [--json FILE] [--parallel dp8_ep8] [--budget-s 400] [--no-proof] [--warm-only]
 
 One run on one machine. The server-style sweep takes problems in the recipe's order while the next one is expected to
-fit the budget; what it did not reach is named. Preheat bakes the same problems from an empty store, then verifies them
-again. The proof bakes the whole recipe, discovers it on the real GPU too and executes every kernel.
+fit the budget; what it did not reach is named. Preheat bakes the same problems from an empty store, then verifies
+them again. --warm-only leaves out the compiling sweep, so that execution is compared on every problem. The proof
+bakes the whole recipe, discovers it on the real GPU too and executes every kernel.
 """
 
 from __future__ import annotations
@@ -48,15 +49,15 @@ class Compared:
 
     problems: list[str]
     num_keys: int
-    server_cold_s: float
+    server_cold_s: float | None
     server_cached_s: float
     preheat: Bake
     preheat_check_s: float
 
     @property
-    def cold_ratio(self) -> float:
-        """How often Preheat's cold bake fits into the server-style sweep."""
-        return self.server_cold_s / self.preheat.wall_s
+    def cold_ratio(self) -> float | None:
+        """How often Preheat's cold bake fits into the server-style sweep; None where that was left out."""
+        return None if self.server_cold_s is None else self.server_cold_s / self.preheat.wall_s
 
     @property
     def warm_ratio(self) -> float:
@@ -79,17 +80,25 @@ def compare(bench: Bench, problems: Sequence[Problem], budget_s: float) -> tuple
         spent_s += server_sweep(bench, problems[taken : taken + 1], cache)
         taken += 1
     chosen = problems[:taken]
-    cached_s = server_sweep(bench, chosen, cache)
     baked, keys = bench.bake(chosen, "compared")
     server_keys = {entry.name for entry in (cache / "cache").iterdir()}
     if keys != server_keys:
         raise SystemExit(f"the caches differ: {sorted(keys ^ server_keys)}")
+    return compare_warm(bench, chosen, cache, baked, spent_s), [problem.name for problem in problems[taken:]]
+
+
+def compare_warm(
+    bench: Bench, problems: Sequence[Problem], cache: Path, baked: Bake, server_cold_s: float | None
+) -> Compared:
+    """A sweep that finds everything compiled, against the re-verification of the same problems."""
+    before = {entry.name for entry in (cache / "cache").iterdir()}
+    cached_s = server_sweep(bench, problems, cache)
+    if added := {entry.name for entry in (cache / "cache").iterdir()} - before:
+        raise SystemExit(f"the cached sweep compiled {sorted(added)}")
     started_s = time.monotonic()
-    bench.discoverer("compared").check(chosen, bench.folder / "compared" / "deep_gemm", say("re-verification"))
+    bench.discoverer("compared").check(problems, bench.folder / "compared" / "deep_gemm", say("re-verification"))
     check_s = time.monotonic() - started_s
-    names = [problem.name for problem in chosen]
-    compared = Compared(names, len(keys), spent_s, cached_s, baked, check_s)
-    return compared, [problem.name for problem in problems[taken:]]
+    return Compared([problem.name for problem in problems], len(before), server_cold_s, cached_s, baked, check_s)
 
 
 def peak_bytes(sizes: Sequence[int]) -> int:
@@ -136,7 +145,11 @@ def show(compared: Compared, left: Sequence[str], held: dict[str, int], proof: d
     same = compared.preheat
     table = Table("Preheat on the target GPU", ("what", "server-style", "Preheat", "ratio"))
     few = f"{len(compared.problems)} problems, {same.m_values} M, {compared.num_keys} kernels"
-    table.add(f"cold: {few}", f"{compared.server_cold_s:.1f} s", f"{same.wall_s:.1f} s", f"{compared.cold_ratio:.1f}")
+    if compared.server_cold_s is not None and compared.cold_ratio is not None:
+        cold_row = f"{compared.server_cold_s:.1f} s", f"{same.wall_s:.1f} s", f"{compared.cold_ratio:.1f}"
+        table.add(f"cold: {few}", *cold_row)
+    else:
+        table.add(f"cold bake: {few}", "", f"{same.wall_s:.1f} s", "")
     warm = f"{compared.server_cached_s:.1f} s", f"{compared.preheat_check_s:.1f} s", f"{compared.warm_ratio:.1f}"
     table.add("all cached: execution only against re-verification, same problems", *warm)
     apart, arena = held["per_stage"] / 2**20, held["arena"] / 2**20
@@ -160,6 +173,7 @@ def main() -> None:
     parser.add_argument("--parallel", default="dp8_ep8")
     parser.add_argument("--budget-s", type=float, default=400.0)
     parser.add_argument("--no-proof", action="store_true")
+    parser.add_argument("--warm-only", action="store_true")
     options = parser.parse_args()
     target = choice("target", "h200", Target)
     if (mismatch := gpu_mismatch(target)) is not None:
@@ -171,7 +185,13 @@ def main() -> None:
     try:
         bench = Bench(target, find_toolkit(), default_workers(), folder)
         proof = None if options.no_proof else whole_recipe(bench, workload.problems)
-        compared, left = compare(bench, workload.problems, options.budget_s)
+        if options.warm_only:
+            baked, _ = bench.bake(workload.problems, "compared")
+            cache = bench.folder / "server" / "deep_gemm"
+            shutil.copytree(bench.folder / "compared" / "deep_gemm", cache)
+            compared, left = compare_warm(bench, workload.problems, cache, baked, None), []
+        else:
+            compared, left = compare(bench, workload.problems, options.budget_s)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     layout = plan_buffers(workload, parallel, server, AdapterKind.auto, on_gpu=True).layout

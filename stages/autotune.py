@@ -35,7 +35,6 @@ from pipeline.tuning.tactics import FUSED_MOE, TUNABLE, ForeignFile, OpResult, S
 from pipeline.workload.derive import Workload
 from pipeline.workload.linears import Role, Split
 from pipeline.workload.problems import Kernel
-from pipeline.workload.servers import sglang_batches
 
 log = logging.getLogger("preheat")
 MAX_FOREIGN_FILES = 100
@@ -106,7 +105,7 @@ class Autotune(Stage):
             "forward_compiled": ctx[KERNELS].num_compiled(),
         }
         if not results:
-            return Skipped(nothing_tuned(ctx[RECIPE], self.ops), figures)
+            return Skipped(nothing_tuned(ctx[RECIPE], ctx[WORKLOAD], self.ops), figures)
         return Result("; ".join(result.summary() for result in results), figures)
 
     def problems(self) -> list[str]:
@@ -180,10 +179,10 @@ def nothing_can_be_timed(recipe: Recipe) -> str | None:
     return gpu_mismatch(recipe.target)
 
 
-def nothing_tuned(recipe: Recipe, ops: Sequence[str]) -> str:
+def nothing_tuned(recipe: Recipe, workload: Workload, ops: Sequence[str]) -> str:
     """Why this run tuned nothing: there is no GPU to time on, or the server tunes nothing."""
     not_here = nothing_can_be_timed(recipe)
-    server_reason = sglang_batches.nothing_to_autotune(recipe.server)
+    server_reason = workload.rules.nothing_to_autotune
     if ops and not_here:
         return f"{', '.join(ops)}: {not_here}"
     return server_reason or not_here or "no operation named in autotune.ops"

@@ -25,7 +25,7 @@ STAND_IN = Path(__file__).with_name("nvcc_stand_in")
 # Discovery's operands are larger than any card; only the address space must hold them.
 VIRTUAL_MEMORY_BYTES = 1 << 44
 SCRATCH_PREFIX = "discovery-"
-MIN_M_PER_SHARD = 32768
+MIN_M_PER_SHARD = 16384
 MAX_SHARDS = 8
 
 

@@ -133,7 +133,10 @@ class Tuner:
             return (
                 f"{op}: {len(missing)} of {len(shapes)} shapes have no tactic in {self.file.name}, first {missing[0]}"
             )
-        for interface in INTERFACES:
+        stored = stored_keys(self.file.parent)
+        if stored and (missing := missing_shapes(op, shapes, stored)):
+            return f"{op}: {len(missing)} of {len(shapes)} shapes are not in autotune_v2's store, first {missing[0]}"
+        for interface in INTERFACES if stored else INTERFACES[:1]:
             outcome, bad = self._child(op, shapes, tune=False, interface=interface)
             if outcome is None:
                 return bad
@@ -164,16 +167,11 @@ class Tuner:
     ) -> tuple[dict[str, Any] | None, str | None]:
         self.file.parent.mkdir(parents=True, exist_ok=True)
         with scratch_folder(self.file.parent, ".tuning-") as folder:
-            working, store = folder / self.file.name, self.file.parent
+            working = folder / self.file.name
             if self.file.exists():
                 shutil.copyfile(self.file, working)
-            if not tune:
-                # A replay that finds an entry missing would time it and publish it; the store stays as it is.
-                store = folder / "store"
-                if (self.file.parent / "v2").exists():
-                    shutil.copytree(self.file.parent / "v2", store / "v2")
             content = {"op": op, "shapes": shapes, "buckets": list(self.buckets), "tune": tune}
-            content |= {"interface": interface, "file": str(working), "store": str(store)}
+            content |= {"interface": interface, "file": str(working), "store": str(self.file.parent)}
             path = ":".join(filter(None, [str(self.code), self.environment.get("PYTHONPATH")]))
             environment = self.environment | {"PYTHONPATH": path}
             answer = Job("pipeline.tuning.worker", content, folder, environment, self.limit_s).run(self.children)
@@ -183,6 +181,11 @@ class Tuner:
             if tune and working.exists():
                 write_atomically(self.file, working.read_text())
             return answer.result, None
+
+
+def stored_keys(root: Path) -> list[str]:
+    """The keys of every entry in autotune_v2's store under `root`, in whatever environment it was made."""
+    return [str(json.loads(path.read_text()).get("key")) for path in sorted(root.glob("v2/*/entries/*.json"))]
 
 
 def missing_shapes(op: str, shapes: Sequence[Shape], entries: Iterable[str]) -> list[Shape]:

@@ -90,7 +90,7 @@ def test_shards_hold_every_problem_once_and_about_the_same_number_of_m():
     assert max(loads) - min(loads) <= 16384
 
 
-@pytest.mark.parametrize(("numbers", "cores", "shards"), [([16], 8, 1), ([16384] * 6, 2, 2), ([16384] * 6, 16, 3)])
+@pytest.mark.parametrize(("numbers", "cores", "shards"), [([16], 8, 1), ([16384] * 6, 2, 2), ([16384] * 6, 16, 6)])
 def test_workers_are_as_many_as_the_launches_and_the_cores_are_worth(numbers: list[int], cores: int, shards: int):
     problems = [problem(Kernel.DENSE, 512, 512, 1, MList((range(1, number + 1),))) for number in numbers]
     assert num_shards(problems, cores) == shards

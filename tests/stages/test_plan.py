@@ -10,7 +10,7 @@ import pytest
 from pipeline.engine.errors import ConfigError
 from pipeline.slots import BUFFER_PLAN, WORKLOAD
 from pipeline.workload.parallel import Parallel
-from stages.plan import Plan, make_plan, plan_json, plan_tables, spans
+from stages.plan import Plan, explanation, make_plan, plan_json, plan_tables, spans
 from tests.stages.runs import Bench, recipe_of
 from tests.workload.recipes import DEEP_GEMM, ROOT, deepseek, layout
 
@@ -73,8 +73,43 @@ def test_each_problem_of_the_json_says_what_is_launched_where_and_why() -> None:
         "layers": [0, 1, 2],
         "ranks": list(range(8)),
         "rule": problems[4608, 7168]["rule"],
+        "options": {},
+        "server_warmup_calls": None,
     }
     assert all(".py" in problem["rule"] for problem in problems.values())
+
+
+def explained(asked: str, **flags: Any) -> list[dict[str, Any]]:
+    workload, _ = make_plan(recipe_of(deepseek(), layout("pp4"), **flags))
+    return explanation(workload, asked)
+
+
+def test_a_problem_that_is_there_is_explained_by_linears_layers_ranks_and_rule() -> None:
+    (line,) = explained("4608,7168")
+    assert line["what"] == "dense 4608x7168: mlp.gate_up_proj"
+    assert (line["layers"], line["ranks"]) == ([0, 1, 2], list(range(8)))
+    assert ".py" in line["why"]
+
+
+def test_a_problem_that_goes_elsewhere_is_explained_by_the_reason() -> None:
+    (line,) = explained("512,7168,257")
+    assert line["what"] == "mlp.experts.w13 512x7168 g257"
+    assert (line["layers"], line["ranks"]) == (list(range(3, 61)), list(range(32)))
+    assert "Triton" in line["why"]
+    masked, contiguous = explained("512,7168", **DEEP_GEMM)
+    assert [line["what"].split()[0] for line in (masked, contiguous)] == ["masked", "contiguous"]
+
+
+def test_a_problem_that_no_linear_has_is_answered_by_what_comes_near() -> None:
+    assert {line["what"] for line in explained("999,1536")} == {"self_attn.q_b_proj 3072x1536"}
+    (line,) = explained("999,998")
+    assert "no linear of this model and layout has this N or this K" in line["why"]
+
+
+@pytest.mark.parametrize("asked", ["", "7168", "a,b", "1,2,3,4", "-1,2"])
+def test_a_size_that_is_none_is_a_config_problem(asked: str) -> None:
+    (line,) = Plan(explain=asked).problems()
+    assert "plan.explain must be N,K or N,K,groups" in line
 
 
 def test_the_json_lists_what_is_not_launched_with_its_reason() -> None:

@@ -145,12 +145,20 @@ def test_a_store_is_filled_beside_the_file_where_flashinfer_has_one(tmp_path: Pa
         assert told in result.summary()
 
 
-def test_a_replay_asks_both_and_leaves_the_store_as_it_was(tmp_path: Path):
+def store(folder: Path, tactics: dict[int, int]) -> None:
+    """A store of autotune_v2 with these entries."""
+    entries = folder / "v2" / "0123" / "entries"
+    entries.mkdir(parents=True, exist_ok=True)
+    for m, tactic in tactics.items():
+        (entries / f"{m}.json").write_text(json.dumps({"key": key(m), "runner": "R", "tactic": tactic}))
+
+
+def test_a_replay_asks_the_store_too_where_there_is_one(tmp_path: Path):
     write(tmp_path / "tactics.json", {1: 3, 8: 5})
-    entry = tmp_path / "v2" / "abc" / "entries" / "one.json"
-    entry.parent.mkdir(parents=True)
-    entry.write_text("{}")
-    script = "from pathlib import Path\nfor path in Path(job['store']).rglob('*.json'): path.write_text('changed')\n"
-    script += BY_INTERFACE.format(file={"profiled": 0}, store={"profiled": 3, "entries": 1})
-    assert "profiled 3 tactics again (autotune_v2)" in (tuner(tmp_path, script).replay("fp8_gemm", SHAPES) or "")
-    assert entry.read_text() == "{}"
+    script = BY_INTERFACE.format(file={"profiled": 0}, store={"profiled": 3, "entries": 1})
+    replayed = tuner(tmp_path, script)
+    assert replayed.replay("fp8_gemm", SHAPES) is None, "no store, so only the file is replayed"
+    store(tmp_path, {1: 3})
+    assert "1 of 2 shapes are not in autotune_v2's store" in (replayed.replay("fp8_gemm", SHAPES) or "")
+    store(tmp_path, {1: 3, 8: 5})
+    assert "profiled 3 tactics again (autotune_v2)" in (replayed.replay("fp8_gemm", SHAPES) or "")

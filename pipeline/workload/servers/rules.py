@@ -93,6 +93,11 @@ class Rules(Protocol):
         ...
 
     @property
+    def nothing_to_autotune(self) -> str | None:
+        """Why the server tunes nothing through FlashInfer, or None when it does."""
+        ...
+
+    @property
     def absorbs_kv_up(self) -> bool:
         """Whether prefill never launches kv_b_proj."""
         ...

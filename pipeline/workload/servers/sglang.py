@@ -81,6 +81,11 @@ class SglangRules(Deployment):
         return 0 if experts is None else experts.top_k + self.widths().num_fused
 
     @property
+    def nothing_to_autotune(self) -> str | None:
+        """See Rules."""
+        return sglang_batches.nothing_to_autotune(self.server)
+
+    @property
     def absorbs_kv_up(self) -> bool:
         """See Rules."""
         return sglang_dense.kv_up_reason(self) is not None

@@ -78,6 +78,11 @@ class VllmRules(Deployment):
         return 0 if self.facts.experts is None else self.facts.experts.top_k
 
     @property
+    def nothing_to_autotune(self) -> str | None:
+        """See Rules: it tunes whatever FlashInfer operation its dummy run meets (warmup/kernel_warmup.py)."""
+        return None
+
+    @property
     def absorbs_kv_up(self) -> bool:
         """See Rules."""
         return False

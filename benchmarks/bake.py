@@ -85,7 +85,8 @@ class Bench:
         gpu = build(self.target, cache_dir=self.folder / "gpu", cuda_home=self.toolkit.cuda_home)
         compiler = self.toolkit.nvcc if real_compiler else None
         workers = 1 if real_compiler else MAX_SHARDS
-        return Discoverer(gpu, self.toolkit, Children(), self.folder / name / "scratch", compiler, workers)
+        scratch = self.folder / name / "scratch"
+        return Discoverer(gpu, self.toolkit, Children(), scratch, compiler, max_workers=workers)
 
     def serial(self, problems: Sequence[Problem], name: str) -> tuple[float, set[str]]:
         """(seconds, keys) of the server-style sweep."""
@@ -97,7 +98,7 @@ class Bench:
     def bake(self, problems: Sequence[Problem], name: str) -> tuple[Bake, set[str]]:
         """One bake over whatever the store of this name holds already."""
         root, discoverer, started_s = self.folder / name / "store", self.discoverer(name), time.monotonic()
-        digest = discovery_digest(problems, discoverer.gpu, self.toolkit)
+        digest = discovery_digest(problems, discoverer)
         found = remembered(root, digest, lambda cache: discoverer.record(problems, cache, say(f"{name}: discovery")))
         farm = Farm(self.toolkit, Store(root), discoverer.children, self.jobs, self.target.sm)
         sources = read_sources(found.stub_cache)

@@ -49,6 +49,8 @@ class ToolkitChoice:
 
     cuda_home: str | None = None
     """A toolkit's folder; None means CUDA_HOME, else nvcc on PATH, else the nvidia-cuda-nvcc wheel."""
+    deep_gemm: str | None = None
+    """The folder that holds the deep_gemm to ask, for vLLM its own .../vllm/third_party; None: the installed one."""
 
 
 @dataclass(kw_only=True, slots=True)

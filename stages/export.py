@@ -21,9 +21,12 @@ from pipeline.slots import BAKED, PROOF, RECIPE, RECIPE_YAML, WORKLOAD, Baked
 from pipeline.workload.problems import Problem
 
 PACKAGES = ("torch", "flashinfer-python", "sgl-deep-gemm", "hydra-core", "omegaconf", "networkx")
-# SGLang overwrites DG_JIT_CACHE_DIR with this one at import.
 TACTICS_VARIABLE = "FLASHINFER_AUTOTUNE_CACHE_DIR"
-CACHE_VARIABLE = "SGLANG_DG_CACHE_DIR"
+# (where the server looks, what keeps it from running its own sweep). SGLang overwrites DG_JIT_CACHE_DIR at import.
+SERVER_VARIABLES = {
+    "sglang": ("SGLANG_DG_CACHE_DIR", "SGLANG_JIT_DEEPGEMM_PRECOMPILE=0"),
+    "vllm": ("DG_JIT_CACHE_DIR", "VLLM_DEEP_GEMM_WARMUP=skip"),
+}
 
 
 @dataclass(kw_only=True)
@@ -84,10 +87,11 @@ def env_script(recipe: Recipe) -> str:
         "# Source it from bash; the folder may be moved or copied into an image.",
         'PREHEAT_WARM_CACHE="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"',
     ]
+    cache_variable, no_sweep = SERVER_VARIABLES[recipe.server.name]
     lines += [
-        f'export {CACHE_VARIABLE}="$PREHEAT_WARM_CACHE/deep_gemm"',
+        f'export {cache_variable}="$PREHEAT_WARM_CACHE/deep_gemm"',
         "# The kernels are there already: do not run the server's own sweep, load each at its first use.",
-        "export SGLANG_JIT_DEEPGEMM_PRECOMPILE=0",
+        f"export {no_sweep}",
     ]
     if (Path(recipe.output.dir) / "autotune" / "v2").is_dir():
         lines.append(f'export {TACTICS_VARIABLE}="$PREHEAT_WARM_CACHE/autotune"')
@@ -109,7 +113,8 @@ def manifest(
         "enters_the_key": {
             "nvcc_version_text": baked.toolkit.version_text,
             "nvcc_source": baked.toolkit.source,
-            "deep_gemm_headers_sha256": tree_digest(str(package_folder() / "include")),
+            "deep_gemm": "the installed one" if recipe.toolkit.deep_gemm is None else recipe.toolkit.deep_gemm,
+            "deep_gemm_headers_sha256": tree_digest(str(package_folder(home=recipe.toolkit.deep_gemm) / "include")),
             "num_sms": recipe.target.num_sms,
         },
         "versions": {"python": platform.python_version()} | {name: distribution_version(name) for name in PACKAGES},

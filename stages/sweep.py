@@ -85,7 +85,7 @@ class Sweep(Stage):
         store_dir = Path(recipe.store.dir).absolute()
         require_writable(store_dir, key="store.dir", needed_bytes=needed)
         require_writable(warm_cache, key="output.dir", needed_bytes=needed)
-        found = self._discover(problems, discoverer, toolkit, store_dir, progress)
+        found = self._discover(problems, discoverer, store_dir, progress)
         farm = Farm(toolkit, Store(store_dir), children, self.jobs or default_workers(), recipe.target.sm)
         sources = read_sources(found.stub_cache)
         compiled = farm.compile(sources, lambda done: progress("kernels", _finished(done), len(sources)))
@@ -94,9 +94,9 @@ class Sweep(Stage):
         return self._result(problems, found, compiled, farm)
 
     def _discover(
-        self, problems: Sequence[Problem], discoverer: Discoverer, toolkit: Toolkit, root: Path, progress: Reporter
+        self, problems: Sequence[Problem], discoverer: Discoverer, root: Path, progress: Reporter
     ) -> Remembered:
-        digest = discovery_digest(problems, discoverer.gpu, toolkit)
+        digest = discovery_digest(problems, discoverer)
         return remembered(
             root, digest, lambda cache: discoverer.record(problems, cache, lambda a, b: progress("M launched", a, b))
         )
@@ -143,13 +143,15 @@ class Sweep(Stage):
 
 def prepare(recipe: Recipe, children: Children) -> tuple[Toolkit, Discoverer]:
     """The compiler and the virtual GPU of this recipe; HostError when one of them cannot be had."""
-    package_folder()
+    home = recipe.toolkit.deep_gemm
+    package_folder(home=home)
     toolkit = find_toolkit(recipe.toolkit.cuda_home)
     toolkit.require(recipe.target)
     store_dir = Path(recipe.store.dir).absolute()
     require_writable(store_dir, key="store.dir", needed_bytes=0)
     gpu = build(recipe.target, cache_dir=store_dir / "virtual_gpu", cuda_home=toolkit.cuda_home)
-    return toolkit, Discoverer(gpu, toolkit, children, store_dir / "scratch")
+    where = None if home is None else str(Path(home).absolute())
+    return toolkit, Discoverer(gpu, toolkit, children, store_dir / "scratch", deep_gemm=where)
 
 
 def _finished(done: Compiled) -> int:

@@ -113,6 +113,8 @@ class Discoverer:
     """Where working folders are made; it must allow execution (the stand-in compiler is started from there)."""
     compiler: Path | None = None
     """What deep_gemm may call to compile; None means the stand-in. The real one compiles as a server does."""
+    deep_gemm: str | None = None
+    """The folder that holds the deep_gemm to ask; None means the installed one."""
     max_workers: int = MAX_SHARDS
     """Most workers side by side; a server's own sweep is one."""
 
@@ -186,7 +188,7 @@ class Discoverer:
             **self.gpu.environment(),
             "VGPU_MEMORY_BYTES": str(VIRTUAL_MEMORY_BYTES),
             "CUDA_HOME": str(self.toolkit.cuda_home),
-            "PYTHONPATH": ":".join(filter(None, [str(PROJECT_ROOT), os.environ.get("PYTHONPATH")])),
+            "PYTHONPATH": ":".join(filter(None, [self.deep_gemm, str(PROJECT_ROOT), os.environ.get("PYTHONPATH")])),
             "DG_JIT_CACHE_DIR": str(cache_dir),
             "DG_JIT_NVCC_COMPILER": str(self.compiler or stand_in),
             "PREHEAT_NVCC_VERSION": str(version),

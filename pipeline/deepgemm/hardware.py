@@ -85,7 +85,11 @@ def gpu_mismatch(target: Target) -> str | None:
         "    p = torch.cuda.get_device_properties(0)\n"
         "    print(json.dumps([p.name, f'{p.major}.{p.minor}', p.multi_processor_count]))\n"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip()
+    asked = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    said = asked.stdout.strip()
+    if asked.returncode != 0:
+        last = (asked.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        return f"this machine's GPU could not be asked (exit {asked.returncode}): {last}"
     if not said:
         return "no CUDA GPU on this machine"
     name, capability, num_sms = json.loads(said.splitlines()[-1])

@@ -11,9 +11,8 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
-from pipeline.deepgemm.discovery import STAND_IN, Discovery, Gpu, problems_json
+from pipeline.deepgemm.discovery import STAND_IN, Discoverer, Discovery, problems_json
 from pipeline.deepgemm.store import tree_digest
-from pipeline.deepgemm.toolkit import Toolkit
 from pipeline.engine.errors import HostError
 from pipeline.engine.scratch import scratch_folder
 from pipeline.workload.problems import Problem
@@ -30,8 +29,16 @@ class Remembered:
     is_new: bool
 
 
-def package_folder(name: str = "deep_gemm") -> Path:
-    """Where the package is, found without importing it (deep_gemm's import wants a GPU)."""
+def package_folder(name: str = "deep_gemm", home: str | None = None) -> Path:
+    """Where the package is, found without importing it (deep_gemm's import wants a GPU).
+
+    `home` is the folder that holds it, for a copy that another package brings along; None means the installed one.
+    """
+    if home is not None:
+        folder = Path(home).absolute() / name
+        if not (folder / "__init__.py").is_file():
+            raise HostError(f"toolkit.deep_gemm={home} holds no package {name}; name the folder that holds it")
+        return folder
     spec = find_spec(name)
     if spec is None or spec.origin is None:
         raise HostError(f"{name} is not installed; pip install -r requirements.txt (sgl-deep-gemm)")
@@ -46,16 +53,16 @@ def distribution_version(name: str) -> str | None:
         return None
 
 
-def discovery_digest(problems: Sequence[Problem], gpu: Gpu, toolkit: Toolkit) -> str:
+def discovery_digest(problems: Sequence[Problem], discoverer: Discoverer) -> str:
     """Everything that decides which keys a discovery finds, and the shared objects that found them."""
-    child = [STAND_IN.with_name(name).read_text() for name in ("worker.py", "launchers.py")]
+    child = [STAND_IN.with_name("worker.py"), *sorted(STAND_IN.with_name("launchers").glob("*.py"))]
     parts = (
         json.dumps(problems_json(problems)),
-        json.dumps(gpu.environment(), sort_keys=True),
-        toolkit.version_text,
-        tree_digest(str(package_folder())),
+        json.dumps(discoverer.gpu.environment(), sort_keys=True),
+        discoverer.toolkit.version_text,
+        tree_digest(str(package_folder(home=discoverer.deep_gemm))),
         distribution_version("torch") or "",
-        *child,
+        *(path.read_text() for path in child),
         STAND_IN.read_text(),
     )
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]

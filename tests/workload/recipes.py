@@ -61,8 +61,8 @@ def target(name: str = "h200") -> Target:
 
 
 def server(**flags: Any) -> Server:
-    """SGLang 0.5.23 with these flags."""
-    return Server(name="sglang", version="0.5.23", **flags)
+    """SGLang 0.5.23, or another version, with these flags."""
+    return Server(**({"name": "sglang", "version": "0.5.23"} | flags))
 
 
 DEEP_GEMM = {"moe_runner_backend": MoeRunner.deep_gemm}

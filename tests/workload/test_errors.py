@@ -15,7 +15,7 @@ from pipeline.workload.derive import derive
 from pipeline.workload.hf_config import Model
 from pipeline.workload.parallel import A2A, Parallel
 from pipeline.workload.servers import Server
-from tests.workload.recipes import TINY, deepseek, server, target, tiny, workload_of
+from tests.workload.recipes import TINY, deepseek, server, shipped, target, tiny, workload_of
 
 
 def refusal(model: Model, parallel: Parallel | None = None, **flags: Any) -> list[str]:
@@ -48,7 +48,7 @@ def test_heads_that_tp_does_not_divide_are_refused() -> None:
 def test_everything_that_tp_does_not_divide_is_told_at_once() -> None:
     lines = refusal(deepseek(), Parallel(tp=5))
     named = {line.split()[0] for line in lines}
-    assert named == {"num_attention_heads", "moe_intermediate_size", "intermediate_size"}
+    assert named == {"num_attention_heads", "moe_intermediate_size", "intermediate_size", "shared"}
     assert all("parallel." in line for line in lines)
 
 
@@ -76,6 +76,11 @@ def test_experts_that_ep_does_not_divide_are_refused() -> None:
     (line,) = refusal(deepseek(n_routed_experts=250), Parallel(tp=8, ep=8))
     assert "n_routed_experts 250" in line
     assert "parallel.ep" in line
+
+
+def test_a_model_without_pipeline_stages_is_refused_more_than_one() -> None:
+    (line,) = refusal(shipped("qwen3_next_80b"), Parallel(tp=4, pp=2))
+    assert line.startswith("parallel.pp must be 1")
 
 
 def test_more_stages_than_layers_are_refused() -> None:

@@ -37,6 +37,8 @@ class Widths:
     groups: int
     """Experts that one rank holds, fused shared ones included."""
     num_fused: int
+    shared_multiple: int = 1
+    """What the shared experts' columns on one rank are rounded up to."""
 
 
 @dataclass(frozen=True, slots=True)

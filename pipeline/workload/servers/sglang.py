@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from pipeline.workload.blocks.feed_forward import Experts, gated, routed
-from pipeline.workload.linears import Linear, Role, Split, block_problems
+from pipeline.workload.blocks import must_divide
+from pipeline.workload.linears import Linear, Role, block_problems
 from pipeline.workload.parallel import A2A, split_layers_last
 from pipeline.workload.problems import Kernel, MList, NotDeepGemm, Options, Problem
 from pipeline.workload.servers import (
     DeepEpMode,
     MoeRunner,
+    held,
     release,
     sglang_batches,
     sglang_dense,
@@ -28,6 +29,8 @@ from pipeline.workload.servers.rules import Deployment, Use, Widths
 DENSE_TP_FAMILIES = ("deepseek", "glm4_moe", "mimo_v2")
 # Classes whose attention is spread over the whole tp.
 ATTENTION_OVER_TP = ("llama",)
+# models/qwen3_next.py asserts that a rank is first and last.
+WITHOUT_PIPELINE = ("qwen3_next",)
 # models/glm4_moe.py sizes its experts without the redundant ones.
 WITHOUT_REDUNDANT = ("glm4_moe",)
 # Releases before this one ran absorbed kv_b_proj on DeepGEMM by default (the server's log of 0.4.5.post2 shows it).
@@ -103,6 +106,12 @@ class SglangRules(Deployment):
             line for kind in self.facts.attentions(range(self.facts.num_layers)) for line in kind.layout_problems(tp)
         ]
         found += sglang_batches.size_problems(self.facts, parallel)
+        if experts is not None and experts.num_shared:
+            width = sglang_experts.shared_tp(self.facts, parallel)
+            size = experts.shared_intermediate
+            found += must_divide("shared experts' size", size, "parallel.tp", width, "parallel.tp")
+        if self.facts.family in WITHOUT_PIPELINE and parallel.pp > 1:
+            found.append(f"parallel.pp must be 1: SGLang's {self.facts.architecture} has no pipeline stages")
         if parallel.moe_a2a_backend is A2A.pplx:
             if parallel.attn_dp < 2:
                 found.append("parallel.moe_a2a_backend=pplx needs parallel.attn_dp of at least 2 (moe_hook.py)")
@@ -139,22 +148,8 @@ class SglangRules(Deployment):
 
     def linears(self, layers: Sequence[int], *, draft: bool = False) -> list[Linear]:
         """See Rules."""
-        facts, widths = self.facts, self.widths(draft=draft)
-        if draft:
-            assert facts.draft is not None
-            hidden, layer, parts = facts.hidden, (facts.num_layers,), (facts.hidden,)
-            found = [
-                Linear(f"draft.{name}", Role.DRAFT, Split.REPLICATED, parts, hidden, layer, rows_per_token=rows)
-                for name, rows in facts.draft.projections
-            ]
-            found += facts.draft.layer.attention.linears(hidden, widths.attention, layer)
-            return found + self._feed_forward(facts.draft.layer.has_experts, layer, widths)
-        found = facts.attention_linears(layers, widths.attention)
-        for has_experts in (False, True):
-            members = [layer for layer in layers if facts.is_moe(layer) is has_experts]
-            if members:
-                found += self._feed_forward(has_experts, members, widths)
-        return found
+        widths = self.widths(draft=draft)
+        return held.draft_linears(self.facts, widths) if draft else held.layer_linears(self.facts, widths, layers)
 
     def cut_blocks(self, linear: Linear) -> list[str]:
         """See Rules."""
@@ -226,18 +221,3 @@ class SglangRules(Deployment):
         version = release(self.server.version)
         by_version = version is not None and version < FIRST_WITHOUT_BMM
         return by_version if self.server.use_deepgemm_bmm is None else self.server.use_deepgemm_bmm
-
-    def _feed_forward(self, has_experts: bool, layers: Sequence[int], widths: Widths) -> list[Linear]:
-        facts = self.facts
-        if not has_experts:
-            dense = facts.dense or (facts.draft.layer.feed_forward if facts.draft else None)
-            assert dense is not None
-            assert not isinstance(dense, Experts)
-            sizes = {"hidden": facts.hidden, "intermediate": dense.intermediate}
-            return gated("mlp", Role.DENSE_MLP, **sizes, tp=widths.dense, layers=layers)
-        experts, found = facts.experts, list[Linear]()
-        assert experts is not None
-        if experts.num_shared and not widths.num_fused:
-            sizes = {"hidden": facts.hidden, "intermediate": experts.shared_intermediate}
-            found = gated(experts.shared_name, Role.SHARED_EXPERTS, **sizes, tp=widths.shared, layers=layers)
-        return found + routed(experts, hidden=facts.hidden, groups=widths.groups, tp=widths.experts, layers=layers)

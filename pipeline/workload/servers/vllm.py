@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeline.workload.blocks.feed_forward import Experts, gated, routed
-from pipeline.workload.linears import Linear, Role, Split, block_problems
+from pipeline.workload.linears import Linear, Role, block_problems
 from pipeline.workload.parallel import A2A
 from pipeline.workload.problems import Kernel, MList, NotDeepGemm, Options, Problem
-from pipeline.workload.servers import sglang_others, vllm_experts, vllm_others, vllm_warmup
+from pipeline.workload.servers import held, sglang_others, vllm_experts, vllm_others, vllm_warmup
 from pipeline.workload.servers.rules import Deployment, Use, Widths
 from pipeline.workload.servers.vllm_versions import Version, changes_up_to, version_of
 
@@ -134,26 +133,14 @@ class VllmRules(Deployment):
             experts=1 if spreads else self.parallel.tp,
             groups=0 if experts is None else experts.num // (self.parallel.tp if spreads else 1),
             num_fused=0,
+            # Whole scale blocks on every rank (models/deepseek_v4/nvidia/model.py).
+            shared_multiple=SCALE_BLOCK if facts.family == "deepseek_v4" and self.version >= (0, 24, 0) else 1,
         )
 
     def linears(self, layers: Sequence[int], *, draft: bool = False) -> list[Linear]:
         """See Rules."""
-        facts, widths = self.facts, self.widths()
-        if draft:
-            assert facts.draft is not None
-            layer, parts = (facts.num_layers,), (facts.hidden,)
-            found = [
-                Linear(f"draft.{name}", Role.DRAFT, Split.REPLICATED, parts, facts.hidden, layer, rows_per_token=rows)
-                for name, rows in facts.draft.projections
-            ]
-            found += facts.draft.layer.attention.linears(facts.hidden, widths.attention, layer)
-            return found + self._feed_forward(facts.draft.layer.has_experts, layer, widths)
-        found = facts.attention_linears(layers, widths.attention)
-        for has_experts in (False, True):
-            members = [layer for layer in layers if facts.is_moe(layer) is has_experts]
-            if members:
-                found += self._feed_forward(has_experts, members, widths)
-        return found
+        widths = self.widths()
+        return held.draft_linears(self.facts, widths) if draft else held.layer_linears(self.facts, widths, layers)
 
     def cut_blocks(self, linear: Linear) -> list[str]:
         """See Rules: it refuses what SGLang refuses (quantization/utils/fp8_utils.py validate_fp8_block_shape)."""
@@ -241,23 +228,3 @@ class VllmRules(Deployment):
             return False
         major = self.target.major_minor[0]
         return major == 10 or (major == 12 and self.version >= (0, 33, 0))
-
-    def _feed_forward(self, has_experts: bool, layers: Sequence[int], widths: Widths) -> list[Linear]:
-        facts, experts = self.facts, self.facts.experts
-        if not has_experts:
-            dense = facts.dense or (facts.draft.layer.feed_forward if facts.draft else None)
-            assert dense is not None
-            assert not isinstance(dense, Experts)
-            sizes = {"hidden": facts.hidden, "intermediate": dense.intermediate}
-            return gated("mlp", Role.DENSE_MLP, **sizes, tp=widths.dense, layers=layers)
-        assert experts is not None
-        found: list[Linear] = []
-        if experts.num_shared:
-            size, tp = experts.shared_intermediate, widths.shared
-            if facts.family == "deepseek_v4" and self.version >= (0, 24, 0):
-                # Whole scale blocks on every rank (models/deepseek_v4/nvidia/model.py).
-                size = -(-(size // SCALE_BLOCK) // tp) * SCALE_BLOCK * tp
-            found = gated(
-                experts.shared_name, Role.SHARED_EXPERTS, hidden=facts.hidden, intermediate=size, tp=tp, layers=layers
-            )
-        return found + routed(experts, hidden=facts.hidden, groups=widths.groups, tp=widths.experts, layers=layers)

@@ -11,8 +11,8 @@ from pipeline.workload.blocks.latent import LatentAttention
 from pipeline.workload.problems import Kernel, MList, Options
 from pipeline.workload.servers.rules import Deployment
 
-# deep_gemm's sm_90 kernel scores one or two query tokens of a request.
-MOST_NEXT_N_SM90 = 2
+# utils/deep_gemm.py native_next_n_supported: query tokens of one request that the sm_90 kernel takes together.
+NATIVE_NEXT_N = (1, 2, 4)
 
 Found = tuple[Kernel, int, int, int, MList, Options, str]
 
@@ -32,11 +32,12 @@ def attention_kernels(at: Deployment, attention: Attention, prefill: MList, deco
 
 def _index_kernels(at: Deployment, heads: int, head: int, prefill: MList, decode_batch: int) -> list[Found]:
     rule, per_request = "model_executor/layers/sparse_attn_indexer.py", at.server.tokens_per_request
-    next_n = per_request if at.is_sm100 else min(per_request, MOST_NEXT_N_SM90)
+    # Where the kernel does not take the tokens of a request together, each is a row of its own.
+    is_native = at.is_sm90 and per_request in NATIVE_NEXT_N
+    rows = MList.up_to(decode_batch * (1 if is_native else per_request))
     found: list[Found] = [(Kernel.MQA_LOGITS, heads, head, 1, prefill, (), f"{rule}: prefill")]
-    for tokens in sorted({1, next_n}):
+    for tokens in sorted({1, per_request if is_native else 1}):
         options: Options = (("next_n", tokens),)
-        found.append((Kernel.PAGED_MQA_LOGITS, heads, head, 1, MList.up_to(decode_batch), options, f"{rule}: decode"))
-    rows = MList.up_to(decode_batch * per_request)
-    found.append((Kernel.PAGED_MQA_METADATA, 1, 1, 1, rows, (), f"{rule}: schedule"))
+        found.append((Kernel.PAGED_MQA_LOGITS, heads, head, 1, rows, options, f"{rule}: decode"))
+        found.append((Kernel.PAGED_MQA_METADATA, 1, 1, 1, rows, options, f"{rule}: schedule"))
     return found

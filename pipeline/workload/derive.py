@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pipeline.engine.errors import ConfigError
 from pipeline.virtual_gpu.targets import Target
 from pipeline.workload.families import FAMILIES, MODEL_TYPES, Read
 from pipeline.workload.hf_config import Facts, Model, architecture, read_config
-from pipeline.workload.linears import Linear
+from pipeline.workload.linears import Linear, Role
 from pipeline.workload.model import ModelFacts
 from pipeline.workload.parallel import Parallel, partition_problems
 from pipeline.workload.problems import NotDeepGemm, Problem, merge
@@ -18,6 +18,16 @@ from pipeline.workload.servers.rules import Rules
 from pipeline.workload.servers.sglang import SglangRules
 from pipeline.workload.servers.vllm import VllmRules
 
+# How a line about a size that does not divide begins, and which linears it is about.
+UNEVEN_PARTS = {
+    "num_attention_heads": (Role.ATTENTION, Role.KV_UP),
+    "num_key_value_heads": (Role.ATTENTION,),
+    "linear_num_": (Role.ATTENTION,),
+    "o_groups": (Role.ATTENTION,),
+    "intermediate_size": (Role.DENSE_MLP,),
+    "moe_intermediate_size": (Role.EXPERTS,),
+    "shared experts": (Role.SHARED_EXPERTS,),
+}
 SERVERS = {"sglang": SglangRules, "vllm": VllmRules}
 
 
@@ -50,21 +60,17 @@ class Workload:
 def derive(model: Model, parallel: Parallel, server: Server, target: Target) -> Workload:
     """Everything that follows from the recipe; ConfigError lists all that is wrong with it."""
     facts, found = model_facts(model)
-    wrong_sizes = parallel.problems()
-    found += wrong_sizes + server.problems() + target.problems()
-    rules = None
-    if facts is not None and not wrong_sizes and server.name in SERVERS:
-        rules = SERVERS[server.name](facts, parallel, server, target)
-        found += partition_problems(parallel, facts.num_layers) + rules.problems()
-    if facts is None or rules is None or found:
+    wrong_sizes, wrong_target = parallel.problems(), target.problems()
+    found += wrong_sizes + server.problems() + wrong_target
+    if facts is None or wrong_sizes or server.name not in SERVERS:
         raise ConfigError(*found)
-    stages = tuple(
-        StageLayers(
-            stage, layers, parallel.ranks_of_stage(stage), tuple(_linears(rules, layers, stage, parallel, server))
-        )
-        for stage, layers in enumerate(_split(rules, facts, parallel))
-    )
-    _check_blocks(rules, stages)
+    rules = SERVERS[server.name](facts, parallel, server, target)
+    wrong_layers, uneven = partition_problems(parallel, facts.num_layers), rules.problems()
+    found += wrong_layers + uneven
+    stages = () if wrong_layers or wrong_target else tuple(_stages(rules, facts, parallel, server))
+    found += cut_blocks(rules, stages, uneven)
+    if found:
+        raise ConfigError(*found)
     return Workload(
         facts=facts,
         rules=rules,
@@ -107,17 +113,23 @@ def _split(rules: Rules, facts: ModelFacts, parallel: Parallel) -> list[tuple[in
     return layers
 
 
-def _linears(rules: Rules, layers: Sequence[int], stage: int, parallel: Parallel, server: Server) -> list[Linear]:
-    found = rules.linears(layers)
-    # The draft layer runs beside the last stage.
-    return found + (rules.linears((), draft=True) if server.mtp and stage == parallel.pp - 1 else [])
+def _stages(rules: Rules, facts: ModelFacts, parallel: Parallel, server: Server) -> Iterator[StageLayers]:
+    for stage, layers in enumerate(_split(rules, facts, parallel)):
+        linears = rules.linears(layers)
+        if server.mtp and stage == parallel.pp - 1:
+            # The draft layer runs beside the last stage.
+            linears += rules.linears((), draft=True)
+        yield StageLayers(stage, layers, parallel.ranks_of_stage(stage), tuple(linears))
 
 
-def _check_blocks(rules: Rules, stages: Sequence[StageLayers]) -> None:
+def cut_blocks(rules: Rules, stages: Sequence[StageLayers], uneven: Sequence[str]) -> list[str]:
+    """Shards that cut a scale block; those of a part that does not divide at all are told as that already."""
+    told = {
+        role for problem in uneven for name, roles in UNEVEN_PARTS.items() if problem.startswith(name) for role in roles
+    }
+    linears = [linear for stage in stages for linear in stage.linears if linear.role not in told]
     # The same linear is on many stages; one line about it is enough.
-    found = [problem for stage in stages for linear in stage.linears for problem in rules.cut_blocks(linear)]
-    if found:
-        raise ConfigError(*dict.fromkeys(found))
+    return list(dict.fromkeys(problem for linear in linears for problem in rules.cut_blocks(linear)))
 
 
 def _problems(rules: Rules, stages: Sequence[StageLayers]) -> list[Problem]:

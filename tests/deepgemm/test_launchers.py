@@ -31,6 +31,7 @@ KINDS: list[tuple[Kernel, int, int, int, Options, tuple[str, ...], str]] = [
     (Kernel.MASKED, 512, 512, 4, (), BOTH, "masked"),
     (Kernel.CONTIGUOUS, 512, 512, 4, (), BOTH, "contiguous"),
     (Kernel.CONTIGUOUS, 512, 512, 4, (("psum", 1),), BOTH, "contiguous"),
+    (Kernel.BF16_DENSE, 512, 512, 1, (), BOTH, "bf16_gemm"),
     (Kernel.BF16_MASKED, 512, 512, 4, (), BOTH, "bf16"),
     (Kernel.BF16_CONTIGUOUS, 512, 512, 4, (), BOTH, "bf16"),
     (Kernel.FP4_MASKED, 512, 512, 4, (), ("b200",), "masked"),

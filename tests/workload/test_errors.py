@@ -72,6 +72,12 @@ def test_a_shard_on_several_stages_is_refused_in_one_line() -> None:
     assert len([line for line in lines if line.startswith("mlp.experts.w13")]) == 1
 
 
+def test_what_does_not_divide_and_what_cuts_a_block_are_told_together() -> None:
+    """Heads over 24 ranks leave a remainder; an expert's columns are 128 a rank, a dense layer's 64 cut a block."""
+    lines = refusal(deepseek(intermediate_size=24 * 64, moe_intermediate_size=3072), Parallel(tp=24))
+    assert [line.split()[0] for line in lines] == ["num_attention_heads", "mlp.gate_up_proj:", "mlp.down_proj:"]
+
+
 def test_experts_that_ep_does_not_divide_are_refused() -> None:
     (line,) = refusal(deepseek(n_routed_experts=250), Parallel(tp=8, ep=8))
     assert "n_routed_experts 250" in line

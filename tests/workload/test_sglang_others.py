@@ -105,6 +105,20 @@ def test_absorbed_products_were_masked_ones_by_default_before_0_5(
     assert masked == ({(512, 128, 16), (128, 512, 16)} if expected else set())
 
 
-def test_deterministic_inference_says_what_it_does_not_cover() -> None:
-    workload = workload_of(deepseek(), TP8, enable_deterministic_inference=True, **DEEP_GEMM)
-    assert any("not covered" in entry.reason for entry in workload.not_deepgemm)
+def test_deterministic_inference_gives_router_and_head_to_deepgemm() -> None:
+    found = of_kernel(Kernel.BF16_DENSE, "deepseek", enable_deterministic_inference=True)
+    assert {p.linears[0]: (p.n, p.k, p.m.largest) for p in found} == {
+        "mlp.gate": (256, 7168, 8192),
+        "lm_head": (129280 // 8, 7168, 512),
+    }
+    listed = {entry.layer for entry in workload_of(deepseek(), TP8, enable_deterministic_inference=True).not_deepgemm}
+    assert not {"mlp.gate", "lm_head"} & listed
+    assert of_kernel(Kernel.BF16_DENSE, "deepseek") == []
+
+
+def test_deterministic_inference_of_a_bf16_model_gives_it_every_linear() -> None:
+    bf16 = deepseek(quantization_config=None)
+    found = workload_of(bf16, TP8, enable_deterministic_inference=True, **DEEP_GEMM).problems
+    names = {name for p in found if p.kernel is Kernel.BF16_DENSE for name in p.linears}
+    assert {"self_attn.q_b_proj", "self_attn.o_proj", "mlp.down_proj", "lm_head", "mlp.gate"} <= names
+    assert "self_attn.kv_b_proj" not in names, "prefill absorbs it"

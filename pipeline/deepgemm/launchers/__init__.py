@@ -16,6 +16,7 @@ LAUNCHERS: dict[str, Callable[[int, int, int, int, Options], Launch]] = {
     "GEMM_NT_MXFP8": products.mxfp8,
     "GROUPED_GEMM_NT_F8F8BF16_MASKED": products.masked,
     "GROUPED_GEMM_NT_F8F8BF16_CONTIG": products.contiguous,
+    "BF16_GEMM_NN": products.bf16_dense,
     "GROUPED_GEMM_NT_BF16_MASKED": products.bf16_masked,
     "GROUPED_GEMM_NT_BF16_CONTIG": products.bf16_contiguous,
     "GROUPED_GEMM_NT_F8F4BF16_MASKED": products.fp4_masked,

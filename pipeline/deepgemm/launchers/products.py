@@ -66,6 +66,19 @@ def contiguous(n: int, k: int, groups: int, largest: int, options: Options) -> L
     return lambda m: launch(first_rows(x_MK, m), w_GNK, out_MN[:m], group_M[:m])
 
 
+def bf16_dense(n: int, k: int, groups: int, largest: int, options: Options) -> Launch:
+    """bf16_gemm_nn under deterministic algorithms, as SGLang's batch-invariant mm calls it: the weight transposed."""
+    launch, deterministic = library("bf16_gemm_nn"), library("use_deterministic_algorithms")
+    x_MK, w_KN, out_MN = empty(largest, k, dtype=BF16), empty(n, k, dtype=BF16).T, empty(largest, n, dtype=BF16)
+
+    def run(m: int) -> None:
+        deterministic(True)
+        launch(x_MK[:m], w_KN, out_MN[:m])
+        deterministic(False)
+
+    return run
+
+
 def bf16_masked(n: int, k: int, groups: int, largest: int, options: Options) -> Launch:
     """m_grouped_bf16_gemm_nt_masked at expected_m."""
     launch = library("m_grouped_bf16_gemm_nt_masked")

@@ -169,6 +169,8 @@ class SglangRules(Deployment):
             return by_flags
         if linear.role is Role.INDEXER_KEY and sglang_dense.fuses_index_key(self.facts):
             return "fused with the bf16 weights_proj (layers/attention/dsa/dsa_indexer.py)"
+        if sglang_dense.is_batch_invariant(self, linear):
+            return None
         if self.server.fp8_gemm_backend not in sglang_dense.ON_DEEPGEMM:
             return f"server.fp8_gemm_backend={self.server.fp8_gemm_backend.name}"
         return sglang_dense.ignored(self.facts, linear) or sglang_dense.block_reason(self, linear)
@@ -184,6 +186,8 @@ class SglangRules(Deployment):
             )
             kernels = sglang_experts.kernels(self)
             found = [Use(kernel, rule, aligned if kernel.is_contiguous else every_m) for kernel, rule in kernels]
+        elif sglang_dense.is_batch_invariant(self, linear):
+            return [Use(Kernel.BF16_DENSE, sglang_dense.BATCH_INVARIANT, every_m, (), 0)]
         else:
             block = self.facts.quantization.block
             kernel = sglang_dense.KERNELS.get(block, Kernel.DENSE) if block else Kernel.DENSE
@@ -208,7 +212,9 @@ class SglangRules(Deployment):
 
     def never(self) -> list[NotDeepGemm]:
         """See Rules."""
-        return self.facts.never() + sglang_others.never(self)
+        entries = self.facts.never() + sglang_others.never(self)
+        given = ("mlp.gate", "lm_head") if self.server.enable_deterministic_inference else ()
+        return [entry for entry in entries if entry.layer not in given]
 
     @property
     def _attention_tp(self) -> int:

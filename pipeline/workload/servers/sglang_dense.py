@@ -18,6 +18,9 @@ MULTIPLES = {DEEPGEMM_BLOCK: (64, 128), BLOCK32: (8, 32), MXFP8_BLOCK: (1, 128)}
 KERNELS = {BLOCK32: Kernel.DENSE_BLOCK32, MXFP8_BLOCK: Kernel.DENSE_MXFP8}
 ON_DEEPGEMM = (DenseBackend.auto, DenseBackend.deep_gemm, DenseBackend.flashinfer_deepgemm)
 DETERMINISTIC = (AttentionBackend.auto, AttentionBackend.fa3, AttentionBackend.fa4, AttentionBackend.triton)
+BATCH_INVARIANT = "batch_invariant_ops/batch_invariant_ops.py _matmul_persistent_deepgemm"
+# matmul_persistent: narrower products stay with Triton.
+LEAST_BF16_N = 16
 SOURCE = "layers/quantization/fp8_utils.py _deepgemm_block_fp8_supported"
 
 
@@ -36,6 +39,13 @@ def fuses_index_key(facts: ModelFacts) -> bool:
     kinds = facts.attentions(range(facts.num_layers))
     indexers = [kind.indexer for kind in kinds if isinstance(kind, LatentAttention)]
     return any(indexer.interleaved_rope for indexer in indexers if indexer is not None)
+
+
+def is_batch_invariant(at: Deployment, linear: Linear) -> bool:
+    """Whether deterministic inference gives an unquantised linear to DeepGEMM."""
+    quantization = at.facts.quantization
+    is_plain = quantization.method is None or ignored(at.facts, linear) is not None
+    return at.server.enable_deterministic_inference and is_plain and linear.n >= LEAST_BF16_N
 
 
 def ignored(facts: ModelFacts, linear: Linear) -> str | None:

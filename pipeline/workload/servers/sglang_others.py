@@ -15,6 +15,7 @@ from pipeline.workload.parallel import A2A
 from pipeline.workload.problems import Kernel, MList, NotDeepGemm, Options, Problem
 from pipeline.workload.servers import PdRole
 from pipeline.workload.servers.rules import Deployment
+from pipeline.workload.servers.sglang_dense import BATCH_INVARIANT
 from pipeline.workload.servers.sglang_m import LARGEST_M_MAX
 
 # dsa_indexer.py: fewer heads are padded to this many.
@@ -29,6 +30,9 @@ COMBINE_SMS, COMBINE_SMS_SM100 = 3, 32
 MHC_BLOCK, MHC_LEAST_BLOCKS_PER_SPLIT = 64, 4
 # models/deepseek_v4.py: prefill of this many queries and more scores its keys without pages.
 NONPAGED_QUERIES = 8192
+
+# layers/vocab_parallel_embedding.py.
+VOCAB_PADDING = 64
 
 Found = tuple[Kernel, int, int, int, MList, Options, str]
 
@@ -50,6 +54,24 @@ def problems(
             found += [_problem(kernel, "self_attn", members) for kernel in kernels]
     if at.facts.streams > 1:
         found += [_problem(kernel, "hc_pre", layers) for kernel in mixing(at, prefill, "kernels/ops/layernorm/mhc.py")]
+    if at.server.enable_deterministic_inference:
+        found += _invariant_products(at, layers, prefill, decode_batch, is_last=is_last)
+    return found
+
+
+def _invariant_products(
+    at: Deployment, layers: Sequence[int], prefill: MList, decode_batch: int, *, is_last: bool
+) -> list[Problem]:
+    """The router and the head, which are bf16 whatever the checkpoint."""
+    hidden, experts, found = at.facts.hidden, at.facts.experts, list[Problem]()
+    routed = [layer for layer in layers if at.facts.is_moe(layer)]
+    if experts is not None and routed:
+        router: Found = (Kernel.BF16_DENSE, experts.num, hidden, 1, prefill, (), BATCH_INVARIANT)
+        found.append(_problem(router, "mlp.gate", routed))
+    if is_last:
+        columns = -(-at.facts.vocab // VOCAB_PADDING) * VOCAB_PADDING // at.parallel.tp
+        head: Found = (Kernel.BF16_DENSE, columns, hidden, 1, MList.up_to(decode_batch), (), BATCH_INVARIANT)
+        found.append(_problem(head, "lm_head", layers[-1:]))
     return found
 
 
@@ -153,9 +175,6 @@ def never(at: Deployment) -> list[NotDeepGemm]:
         found.append(NotDeepGemm("indexer metadata", "SGLang's own kernel (SGLANG_OPT_USE_JIT_INDEXER_METADATA)"))
     if at.facts.draft is not None and at.server.mtp and not at.facts.draft.projections:
         found.append(NotDeepGemm("draft.eh_proj", "bf16 nn.Linear of the draft model"))
-    if at.server.enable_deterministic_inference:
-        reason = "DeepGEMM's bf16_gemm_nn (batch_invariant_ops.py); not covered: compiled at its first use"
-        found.append(NotDeepGemm("bf16 linears under deterministic inference", reason))
     return found
 
 

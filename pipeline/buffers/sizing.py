@@ -86,7 +86,7 @@ def decode_size(
         multiple=multiple,
         has_pp_proxies=parallel.pp > 1,
         counts_unpadded_tokens=rules.counts_unpadded_tokens,
-        is_multimodal=workload.facts.is_multimodal,
+        is_multimodal=workload.facts.has_mrope,
         streams=workload.facts.streams,
     )
 

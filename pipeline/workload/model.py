@@ -67,6 +67,11 @@ class ModelFacts:
         """The feed-forward part of its dense layers."""
         return next((layer.feed_forward for layer in self.layers if isinstance(layer.feed_forward, DenseMlp)), None)
 
+    @property
+    def has_mrope(self) -> bool:
+        """Whether positions have three parts (text, height, width)."""
+        return self.is_multimodal and self.family == "qwen3_5"
+
     def is_moe(self, layer: int) -> bool:
         """Whether the layer has experts."""
         return self.layers[layer].has_experts

@@ -33,8 +33,6 @@ class Quantization:
     """What it is, for people."""
     ignored: tuple[str, ...] = ()
     """Modules that stay in the model's dtype: dotted paths or their ends, or regular expressions after "re:"."""
-    experts_scheme: str | None = None
-    """The experts' own scheme where it differs (fp4, int4); None means the same as the linears."""
 
     @property
     def is_compressed_tensors(self) -> bool:

@@ -7,7 +7,7 @@ import pytest
 from pipeline.buffers.decode_set import PREFIX, AdapterKind
 from pipeline.buffers.sizing import BufferPlan, plan_buffers
 from pipeline.workload.parallel import A2A, Parallel
-from tests.workload.recipes import DEEP_GEMM, deepseek, layout, server, tiny, workload_of
+from tests.workload.recipes import DEEP_GEMM, deepseek, layout, server, shipped, tiny, workload_of
 
 MASKED = Parallel(tp=2, attn_dp=2, moe_a2a_backend=A2A.deepep)
 
@@ -103,3 +103,25 @@ def test_both_kinds_of_layer_are_planned_whichever_stage_holds_them() -> None:
     workload = workload_of(deepseek(), layout("pp4"))
     buffers = plan_buffers(workload, layout("pp4"), server(), AdapterKind.auto, on_gpu=False)
     assert [layer.has_experts for layer in buffers.layers] == [False, True, False, True]
+
+
+@pytest.mark.parametrize(("model", "present"), [("qwen36_27b", True), ("qwen3_8b", False), ("kimi_k25", False)])
+def test_three_part_positions_are_there_for_models_that_have_them(model: str, present: bool) -> None:
+    tp2 = Parallel(tp=2)
+    buffers = plan_buffers(workload_of(shipped(model), tp2), tp2, server(), AdapterKind.auto, on_gpu=False)
+    assert any(region.spec.name == "decode.mrope_positions" for region in buffers.layout.regions) is present
+
+
+def test_a_model_with_several_kinds_of_attention_has_a_phase_for_each() -> None:
+    tp4 = Parallel(tp=4)
+    for model, kinds in (("qwen3_next_80b", {"linear", "full"}), ("deepseek_v4_flash", {"windowed", "indexed"})):
+        buffers = plan_buffers(workload_of(shipped(model), tp4), tp4, server(), AdapterKind.auto, on_gpu=False)
+        decode = {layer.phase for layer in buffers.layers if not layer.is_extend}
+        assert decode == {f"forward.{kind}_moe" for kind in kinds}
+
+
+def test_stages_of_a_model_with_several_streams_hand_over_all_of_them() -> None:
+    pp = Parallel(tp=4, pp=2)
+    buffers = plan_buffers(workload_of(shipped("deepseek_v4_flash"), pp), pp, server(), AdapterKind.auto, on_gpu=False)
+    proxies = {r.spec.name: r.spec.shape[1] for r in buffers.layout.regions if "pp_proxy" in r.spec.name}
+    assert proxies == {"decode.pp_proxy_tensors.hidden_states": 4 * 4096}

@@ -6,10 +6,11 @@ configs/model_config.py dsa_layer_skips_topk.
 
 from __future__ import annotations
 
-from pipeline.workload.blocks.feed_forward import DenseMlp, Experts, FeedForward
+from pipeline.workload.blocks.feed_forward import DenseMlp, FeedForward
 from pipeline.workload.blocks.latent import Indexer, LatentAttention
+from pipeline.workload.families.common import draft_of, model_of, routed_and_shared
 from pipeline.workload.hf_config import Facts
-from pipeline.workload.model import Draft, Layer, ModelFacts
+from pipeline.workload.model import Layer, ModelFacts
 
 INDEXED_ARCHITECTURES = ("DeepseekV32ForCausalLM", "GlmMoeDsaForCausalLM")
 ARCHITECTURES = (
@@ -27,27 +28,16 @@ def read(facts: Facts, architecture: str) -> ModelFacts:
     num_layers = facts.integer("num_hidden_layers")
     first_dense = facts.integer("first_k_dense_replace", 0, least=0)
     moe_every = facts.integer("moe_layer_freq", 1)
-    quantization = facts.quantization()
     plain, indexed = _attention(facts, None), _attention(facts, _indexer(facts, architecture))
-    dense, experts = DenseMlp(facts.integer("intermediate_size")), _experts(facts)
+    dense, experts = DenseMlp(facts.integer("intermediate_size")), routed_and_shared(facts)
 
     def feed_forward(layer: int) -> FeedForward:
         return experts if layer >= first_dense and layer % moe_every == 0 else dense
 
-    layers = tuple(
+    layers = [
         Layer(plain if skips_index(facts, layer) else indexed, feed_forward(layer)) for layer in range(num_layers)
-    )
-    return ModelFacts(
-        family="deepseek",
-        architecture=architecture,
-        hidden=facts.integer("hidden_size"),
-        vocab=facts.integer("vocab_size"),
-        layers=layers,
-        quantization=quantization,
-        draft=Draft(Layer(indexed, experts)) if facts.get("num_nextn_predict_layers") else None,
-        is_multimodal=architecture == "KimiK25ForConditionalGeneration",
-        model_type=str(facts.get("model_type") or ""),
-    )
+    ]
+    return model_of(facts, "deepseek", architecture, layers, draft=draft_of(facts, Layer(indexed, experts)))
 
 
 def skips_index(facts: Facts, layer: int) -> bool:
@@ -77,15 +67,4 @@ def _attention(facts: Facts, indexer: Indexer | None) -> LatentAttention:
         rope=facts.integer("qk_rope_head_dim"),
         v_head=facts.integer("v_head_dim"),
         indexer=indexer,
-    )
-
-
-def _experts(facts: Facts) -> Experts:
-    intermediate, shared = facts.integer("moe_intermediate_size"), facts.integer("n_shared_experts", 0, least=0)
-    return Experts(
-        num=facts.integer("n_routed_experts"),
-        intermediate=intermediate,
-        top_k=facts.integer("num_experts_per_tok"),
-        num_shared=shared,
-        shared_intermediate=intermediate * shared,
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pipeline.workload.blocks.compressed import CompressedAttention
-from pipeline.workload.blocks.feed_forward import Experts
+from pipeline.workload.families.common import model_of, routed_and_shared
 from pipeline.workload.hf_config import Facts
 from pipeline.workload.model import Draft, Layer, ModelFacts
 
@@ -22,23 +22,14 @@ def read(facts: Facts, architecture: str) -> ModelFacts:
 
     A config without `expert_dtype` is taken to hold FP8 experts, as a checkpoint that was converted to FP8 does.
     """
-    num_layers = facts.integer("num_hidden_layers")
+    num_layers, streams = facts.integer("num_hidden_layers"), facts.integer("hc_mult", 1)
+    attention = _attention(facts)
+    experts = routed_and_shared(facts, scheme=FP4_EXPERTS if facts.get("expert_dtype") == FP4_EXPERTS else None)
     ratios = facts.per_layer("compress_ratios", num_layers)
-    attention, experts = _attention(facts), _experts(facts)
-    quantization = replace(facts.quantization(), experts_scheme=experts.scheme)
-    layers = tuple(Layer(replace(attention, ratio=int(ratio)), experts) for ratio in ratios)
-    return ModelFacts(
-        family="deepseek_v4",
-        architecture=architecture,
-        hidden=facts.integer("hidden_size"),
-        vocab=facts.integer("vocab_size"),
-        layers=layers,
-        quantization=quantization,
-        # The draft layer compresses nothing; h_proj sees every residual stream of a token.
-        draft=Draft(Layer(attention, experts), (("e_proj", 1), ("h_proj", facts.integer("hc_mult", 1)))),
-        streams=facts.integer("hc_mult", 1),
-        model_type="deepseek_v4",
-    )
+    layers = [Layer(replace(attention, ratio=int(ratio)), experts) for ratio in ratios]
+    # The draft layer compresses nothing; h_proj sees every residual stream of a token.
+    draft = Draft(Layer(attention, experts), (("e_proj", 1), ("h_proj", streams)))
+    return replace(model_of(facts, "deepseek_v4", architecture, layers, draft=draft), streams=streams)
 
 
 def _attention(facts: Facts) -> CompressedAttention:
@@ -51,16 +42,4 @@ def _attention(facts: Facts) -> CompressedAttention:
         index_heads=facts.integer("index_n_heads"),
         index_head=facts.integer("index_head_dim"),
         ratio=0,
-    )
-
-
-def _experts(facts: Facts) -> Experts:
-    intermediate, shared = facts.integer("moe_intermediate_size"), facts.integer("n_shared_experts", 0, least=0)
-    return Experts(
-        num=facts.integer("n_routed_experts"),
-        intermediate=intermediate,
-        top_k=facts.integer("num_experts_per_tok"),
-        num_shared=shared,
-        shared_intermediate=intermediate * shared,
-        scheme=FP4_EXPERTS if facts.get("expert_dtype") == FP4_EXPERTS else None,
     )

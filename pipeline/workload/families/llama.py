@@ -6,7 +6,7 @@ Source: SGLang 0.5.23 models/llama.py.
 from __future__ import annotations
 
 from pipeline.workload.blocks.feed_forward import DenseMlp
-from pipeline.workload.families.glm4_moe import grouped_attention
+from pipeline.workload.families.common import grouped_attention, model_of
 from pipeline.workload.hf_config import Facts
 from pipeline.workload.model import Layer, ModelFacts
 
@@ -17,12 +17,4 @@ MODEL_TYPES = ("llama", "mistral", "phi3", "internlm3")
 def read(facts: Facts, architecture: str) -> ModelFacts:
     """Take the fields; what is absent is noted in `facts.problems`."""
     layer = Layer(grouped_attention(facts), DenseMlp(facts.integer("intermediate_size")))
-    return ModelFacts(
-        family="llama",
-        architecture=architecture,
-        hidden=facts.integer("hidden_size"),
-        vocab=facts.integer("vocab_size"),
-        layers=(layer,) * facts.integer("num_hidden_layers"),
-        quantization=facts.quantization(),
-        model_type=str(facts.get("model_type") or ""),
-    )
+    return model_of(facts, "llama", architecture, [layer] * facts.integer("num_hidden_layers"))

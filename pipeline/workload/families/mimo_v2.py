@@ -5,8 +5,9 @@ Source: SGLang 0.5.23 models/mimo_v2.py and mimo_v2_nextn.py.
 
 from __future__ import annotations
 
-from pipeline.workload.blocks.feed_forward import DenseMlp, Experts
+from pipeline.workload.blocks.feed_forward import DenseMlp
 from pipeline.workload.blocks.grouped import GroupedAttention
+from pipeline.workload.families.common import model_of, routed_and_shared
 from pipeline.workload.hf_config import Facts
 from pipeline.workload.model import Draft, Layer, ModelFacts
 
@@ -20,27 +21,14 @@ def read(facts: Facts, architecture: str) -> ModelFacts:
     num_layers = facts.integer("num_hidden_layers")
     full, sliding = _attention(facts, "", "full"), _attention(facts, "swa_", "sliding")
     dense = DenseMlp(facts.integer("intermediate_size"))
-    experts = Experts(
-        num=facts.integer("n_routed_experts"),
-        intermediate=facts.integer("moe_intermediate_size"),
-        top_k=facts.integer("num_experts_per_tok"),
-    )
+    experts = routed_and_shared(facts)
     pattern = facts.per_layer("hybrid_layer_pattern", num_layers)
     routed = facts.per_layer("moe_layer_freq", num_layers)
-    layers = tuple(
+    layers = [
         Layer(sliding if kind == SLIDING else full, experts if has_experts else dense)
         for kind, has_experts in zip(pattern, routed, strict=True)
-    )
-    return ModelFacts(
-        family="mimo_v2",
-        architecture=architecture,
-        hidden=facts.integer("hidden_size"),
-        vocab=facts.integer("vocab_size"),
-        layers=layers,
-        quantization=facts.quantization(),
-        draft=Draft(Layer(sliding, dense)),
-        model_type="mimo_v2",
-    )
+    ]
+    return model_of(facts, "mimo_v2", architecture, layers, draft=Draft(Layer(sliding, dense)))
 
 
 def _attention(facts: Facts, prefix: str, name: str) -> GroupedAttention:

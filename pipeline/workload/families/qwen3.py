@@ -6,7 +6,7 @@ Source: SGLang 0.5.23 models/qwen3.py and qwen3_moe.py, which ignores mlp_only_l
 from __future__ import annotations
 
 from pipeline.workload.blocks.feed_forward import DenseMlp, Experts, FeedForward
-from pipeline.workload.families.glm4_moe import grouped_attention
+from pipeline.workload.families.common import grouped_attention, model_of
 from pipeline.workload.hf_config import Facts
 from pipeline.workload.model import Layer, ModelFacts
 
@@ -19,15 +19,8 @@ def read(facts: Facts, architecture: str) -> ModelFacts:
     """Take the fields; what is absent is noted in `facts.problems`."""
     has_experts = architecture in MOE_ARCHITECTURES or facts.get("model_type") == "qwen3_moe"
     layer = Layer(grouped_attention(facts), _experts(facts) if has_experts else _dense(facts))
-    return ModelFacts(
-        family="qwen3_moe" if has_experts else "qwen3",
-        architecture=architecture,
-        hidden=facts.integer("hidden_size"),
-        vocab=facts.integer("vocab_size"),
-        layers=(layer,) * facts.integer("num_hidden_layers"),
-        quantization=facts.quantization(),
-        model_type=str(facts.get("model_type") or ""),
-    )
+    family = "qwen3_moe" if has_experts else "qwen3"
+    return model_of(facts, family, architecture, [layer] * facts.integer("num_hidden_layers"))
 
 
 def _dense(facts: Facts) -> FeedForward:

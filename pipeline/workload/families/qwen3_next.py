@@ -10,13 +10,18 @@ from collections.abc import Sequence
 from pipeline.workload.blocks import Attention
 from pipeline.workload.blocks.feed_forward import DenseMlp, Experts, FeedForward
 from pipeline.workload.blocks.gated_delta import GatedDeltaNet
-from pipeline.workload.families.glm4_moe import grouped_attention
+from pipeline.workload.families.common import grouped_attention, model_of
 from pipeline.workload.hf_config import Facts
 from pipeline.workload.model import Draft, Layer, ModelFacts
 
 NEXT_ARCHITECTURES = ("Qwen3NextForCausalLM",)
-MULTIMODAL = ("Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForConditionalGeneration")
-ARCHITECTURES = (*NEXT_ARCHITECTURES, *MULTIMODAL, "Qwen3_5ForCausalLM", "Qwen3_5MoeForCausalLM")
+ARCHITECTURES = (
+    *NEXT_ARCHITECTURES,
+    "Qwen3_5ForConditionalGeneration",
+    "Qwen3_5MoeForConditionalGeneration",
+    "Qwen3_5ForCausalLM",
+    "Qwen3_5MoeForCausalLM",
+)
 MODEL_TYPES = ("qwen3_next", "qwen3_5", "qwen3_5_moe", "qwen3_5_text", "qwen3_5_moe_text")
 FULL_EVERY = 4
 
@@ -25,18 +30,9 @@ def read(facts: Facts, architecture: str) -> ModelFacts:
     """Take the fields; what is absent is noted in `facts.problems`."""
     num_layers = facts.integer("num_hidden_layers")
     full, linear, feed_forward = _full(facts), _linear(facts), _feed_forward(facts)
-    layers = tuple(Layer(full if is_full else linear, feed_forward) for is_full in full_layers(facts, num_layers))
-    return ModelFacts(
-        family="qwen3_next" if architecture in NEXT_ARCHITECTURES else "qwen3_5",
-        architecture=architecture,
-        hidden=facts.integer("hidden_size"),
-        vocab=facts.integer("vocab_size"),
-        layers=layers,
-        quantization=facts.quantization(),
-        draft=Draft(Layer(full, feed_forward)),
-        is_multimodal=architecture in MULTIMODAL,
-        model_type=str(facts.get("model_type") or ""),
-    )
+    layers = [Layer(full if is_full else linear, feed_forward) for is_full in full_layers(facts, num_layers)]
+    family = "qwen3_next" if architecture in NEXT_ARCHITECTURES else "qwen3_5"
+    return model_of(facts, family, architecture, layers, draft=Draft(Layer(full, feed_forward)))
 
 
 def full_layers(facts: Facts, num_layers: int) -> Sequence[bool]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.deepgemm.cubin import check_cubin
+from pipeline.deepgemm.memo import package_folder
 from tests.conftest import Workplace
 from tests.fake_toolkit import cubin, make_toolkit
 
@@ -173,3 +174,24 @@ def test_a_damaged_store_entry_is_compiled_again(workplace: Workplace):
     shutil.rmtree(workplace.output)
     assert workplace.run(f"toolkit.cuda_home={toolkit.home}").returncode == 0
     assert workplace.report["sweep"]["compiled"] == 1
+
+
+def test_a_place_without_the_library_is_named(workplace: Workplace):
+    done = workplace.run(f"toolkit.deep_gemm={workplace.folder}")
+    assert done.returncode == 3
+    assert f"toolkit.deep_gemm={workplace.folder} holds no package deep_gemm" in done.stderr
+
+
+def test_a_library_without_a_function_leaves_the_run_incomplete_and_the_rest_cached(workplace: Workplace):
+    toolkit, real = make_toolkit(workplace.folder / "cuda"), package_folder()
+    old = workplace.folder / "old" / "deep_gemm"
+    old.mkdir(parents=True)
+    for part in real.iterdir():
+        (old / part.name).symlink_to(part)
+    (old / "__init__.py").unlink()
+    (old / "__init__.py").write_text((real / "__init__.py").read_text() + "\ndel m_grouped_fp8_gemm_nt_contiguous\n")
+    done = workplace.run(f"toolkit.cuda_home={toolkit.home}", f"toolkit.deep_gemm={old.parent}")
+    assert done.returncode == 6, done.stderr
+    assert "has no m_grouped_fp8_gemm_nt_contiguous" in done.stderr
+    assert workplace.report["status"] == "incomplete"
+    assert len(workplace.entries) == workplace.report["sweep"]["keys"] > 0

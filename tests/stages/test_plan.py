@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from pipeline.slots import BUFFER_PLAN, WORKLOAD
 from pipeline.workload.parallel import Parallel
 from stages.plan import Plan, explanation, make_plan, plan_json, plan_tables, spans
 from tests.stages.runs import Bench, recipe_of
-from tests.workload.recipes import DEEP_GEMM, ROOT, deepseek, layout
+from tests.workload.recipes import DEEP_GEMM, ROOT, deepseek, layout, shipped
 
 NEEDS = {"plan": [], "allocate": ["plan"]}
 WITHOUT_TORCH = """
@@ -51,6 +52,33 @@ def test_a_wrong_recipe_is_a_config_error_with_every_line() -> None:
     with pytest.raises(ConfigError) as caught:
         Bench(recipe_of(deepseek(), Parallel(tp=8, attn_dp=3), tokens_per_request=0)).run(Plan())
     assert len(caught.value.problems) == 2
+
+
+def names(group: str) -> list[str]:
+    """The shipped files of a group."""
+    return [path.stem for path in sorted((ROOT / "conf" / group).glob("*.yaml"))]
+
+
+def planned(model: str, where: str, **flags: Any) -> dict[str, Any] | None:
+    """The plan, None when the server would refuse the layout."""
+    try:
+        return plan_json(*make_plan(recipe_of(shipped(model), layout(where), **flags)), NEEDS)
+    except ConfigError:
+        return None
+
+
+@pytest.mark.parametrize("model", names("model"))
+def test_every_shipped_pair_is_planned_or_refused_at_once(model: str) -> None:
+    """Starting python and composing the recipe take most of the 3 seconds that a plan may take."""
+    started_s, plans = time.monotonic(), list[dict[str, Any]]()
+    for flags in ({}, {"name": "vllm", "version": "0.33.0"}):
+        plans += [plan for where in names("parallel") if (plan := planned(model, where, **flags)) is not None]
+    assert time.monotonic() - started_s < len(names("parallel"))
+    assert len(plans) >= len(names("parallel")) / 2
+    for plan in plans:
+        assert plan["not_deepgemm"]
+        assert plan["buffers"]["arena_bytes"] > 0
+        assert all(problem["m_count"] > 0 for problem in plan["problems"])
 
 
 def test_a_plan_imports_no_torch() -> None:

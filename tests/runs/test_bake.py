@@ -122,7 +122,7 @@ def test_a_recipe_without_deepgemm_problems_says_so_and_ends_well(workplace: Wor
     config = json.loads((TINY / "config.json").read_text())
     del config["quantization_config"]
     (workplace.folder / "config.json").write_text(json.dumps(config))
-    done = workplace.run(f"model.hf_config={workplace.folder / 'config.json'}")
+    done = workplace.run(f"model.hf_config={workplace.folder / 'config.json'}", "server.moe_runner_backend=auto")
     assert done.returncode == 0, done.stderr
     sweep = next(stage for stage in workplace.report["stages"] if stage["name"] == "sweep")
     assert sweep["status"] == "skipped"

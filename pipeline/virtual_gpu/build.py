@@ -12,12 +12,13 @@ from pathlib import Path
 
 from pipeline.engine.errors import HostError
 from pipeline.engine.scratch import scratch_folder
-from pipeline.virtual_gpu.headers import find_headers
+from pipeline.virtual_gpu.headers import CUBLAS, find_cublas_headers, find_headers
 from pipeline.virtual_gpu.targets import Target
 
 SOURCES = Path(__file__).parent
 DECLARED_RUNTIME = re.compile(r"CUDARTAPI\s+(cuda[A-Z]\w+)\s*\(")
 DECLARED_DRIVER = re.compile(r"CUDAAPI\s+(cu[A-Z]\w+)\s*\(")
+DECLARED_CUBLAS = re.compile(r"CUBLASWINAPI\s+(cublas\w+)\s*\(")
 VERSIONED_DRIVER = re.compile(r"#\s*define\s+cu[A-Z]\w+\s+(cu[A-Z]\w+_v\d+)\b")
 # libcudart answers these from its own tables, without a driver.
 LEFT_TO_LIBCUDART = {"cudaGetErrorName", "cudaGetErrorString", "cudaProfilerStart", "cudaProfilerStop"}
@@ -29,6 +30,8 @@ UNANSWERED = """\
         return 801; /* cudaErrorNotSupported, CUDA_ERROR_NOT_SUPPORTED */ \\
     }
 """
+# A product is a launch, and on this GPU launches do nothing.
+NOTHING_TO_DO = "__attribute__((weak)) int {name}(void) {{ return 0; }}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +44,9 @@ class VirtualGpu:
     def environment(self) -> dict[str, str]:
         """Variables to add to a child's environment; the child removes the preload from its own children's."""
         paths = [str(self.folder), os.environ.get("LD_LIBRARY_PATH", "")]
+        preloaded = [self.folder / "libvcudart.so", self.folder / "libvcublas.so"]
         return {
-            "LD_PRELOAD": str(self.folder / "libvcudart.so"),
+            "LD_PRELOAD": ":".join(str(path) for path in preloaded if path.exists()),
             "LD_LIBRARY_PATH": ":".join(path for path in paths if path),
             **self.target.environment(),
         }
@@ -53,13 +57,15 @@ def build(target: Target, *, cache_dir: Path, cuda_home: Path | None = None) -> 
 
     Raises HostError without a C compiler or without CUDA headers.
     """
-    include = find_headers(cuda_home)
-    folder = cache_dir / f"virtual_gpu-{_digest(include)}"
+    include, cublas = find_headers(cuda_home), find_cublas_headers(cuda_home)
+    folder = cache_dir / f"virtual_gpu-{_digest(include, cublas)}"
     if not (folder / "libcuda.so.1").exists():
         with scratch_folder(cache_dir, ".build-") as staging:
             built = staging / "built"
             built.mkdir()
             _compile(built, include)
+            if cublas is not None:
+                _compile_cublas(built, include, cublas)
             _move_into_place(built, folder)
     return VirtualGpu(folder, target)
 
@@ -87,16 +93,26 @@ def _compile(folder: Path, include: Path) -> None:
     _link(folder, include, "libcuda.so.1", SOURCES / "driver.c", folder / "unanswered_driver.c")
 
 
-def _link(folder: Path, include: Path, output: str, *sources: Path) -> None:
-    command = [c_compiler(), "-std=gnu11", "-O1", "-shared", "-fPIC", f"-Wl,-soname,{output}"]
-    command += [f"-I{include}", "-o", str(folder / output), *map(str, sources), "-ldl"]
+def _compile_cublas(folder: Path, include: Path, cublas: Path) -> None:
+    text = "".join((cublas / name).read_text() for name in CUBLAS)
+    generated = [NOTHING_TO_DO.format(name=name) for name in sorted(set(DECLARED_CUBLAS.findall(text)))]
+    (folder / "nothing_to_do.c").write_text("\n".join(generated) + "\n")
+    _link(folder, cublas, "libvcublas.so", SOURCES / "cublas.c", folder / "nothing_to_do.c", more=include)
+
+
+def _link(folder: Path, include: Path, output: str, *sources: Path, more: Path | None = None) -> None:
+    includes = [f"-I{path}" for path in (include, more) if path is not None]
+    command = [c_compiler(), "-std=gnu11", "-O1", "-shared", "-fPIC", f"-Wl,-soname,{output}", *includes]
+    command += ["-o", str(folder / output), *map(str, sources), "-ldl"]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         raise HostError(f"the C compiler could not build the virtual GPU: {' '.join(command)}\n{done.stderr}")
 
 
-def _digest(include: Path) -> str:
-    hashed = hashlib.sha256(UNANSWERED.encode())
+def _digest(include: Path, cublas: Path | None) -> str:
+    hashed = hashlib.sha256(UNANSWERED.encode() + NOTHING_TO_DO.encode())
+    for name in CUBLAS if cublas is not None else ():
+        hashed.update(((cublas or include) / name).read_bytes())
     for path in sorted(SOURCES.glob("*.c")):
         hashed.update(path.read_bytes())
     hashed.update((include / "cuda.h").read_bytes())

@@ -128,6 +128,12 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
     case cudaDevAttrCanMapHostMemory:
     case cudaDevAttrConcurrentKernels:
     case cudaDevAttrStreamPrioritiesSupported: *value = 1; break;
+    case cudaDevAttrClockRate: *value = 1980000; break;
+    case cudaDevAttrMemoryClockRate: *value = 3201000; break;
+    case cudaDevAttrGlobalMemoryBusWidth: *value = 6144; break;
+    case cudaDevAttrClusterLaunch:
+    case cudaDevAttrComputePreemptionSupported:
+    case cudaDevAttrAsyncEngineCount: *value = 1; break;
     case cudaDevAttrMemoryPoolsSupported:
     case cudaDevAttrIntegrated: *value = 0; break;
     default:
@@ -286,6 +292,14 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const voi
                                                           size_t shared_bytes) {
     return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, threads, shared_bytes, 0);
 }
+cudaError_t cudaOccupancyMaxActiveClusters(int *clusters, const void *function, const cudaLaunchConfig_t *config) {
+    *clusters = 1;
+    return cudaSuccess;
+}
+cudaError_t cudaOccupancyMaxPotentialClusterSize(int *size, const void *function, const cudaLaunchConfig_t *config) {
+    *size = 8;
+    return cudaSuccess;
+}
 cudaError_t cudaLaunchKernel(const void *f, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t s) {
     return cudaSuccess;
 }
@@ -309,6 +323,6 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, 
     return cudaSuccess;
 }
 
-/* DeepGEMM makes a cuBLASLt handle at its first GEMM; no cuBLASLt kernel is ever launched through it. */
+/* DeepGEMM makes a cuBLASLt handle at its first GEMM. Where there are headers of cuBLAS, cublas.c answers the rest. */
 int cublasLtCreate(void **handle) { *handle = &next_handle; return 0; }
 int cublasLtDestroy(void *handle) { return 0; }

@@ -60,8 +60,61 @@ CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel) {
     return CUDA_SUCCESS;
 }
 CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) { return CUDA_SUCCESS; }
+CUresult cuFuncSetCacheConfig(CUfunction function, CUfunc_cache config) { return CUDA_SUCCESS; }
+CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfunction function) {
+    switch (attribute) {
+    case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK: *value = 1024; break;
+    case CU_FUNC_ATTRIBUTE_NUM_REGS: *value = 32; break;
+    default: *value = 0;
+    }
+    return CUDA_SUCCESS;
+}
+
+/* A module that is loaded from memory (Triton, CuTe) has no file of its own; its functions are one object, as above. */
+CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned num_options, CUjit_option *options,
+                            void **values) {
+    struct loaded *entry = malloc(sizeof *entry);
+    if (entry == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    entry->id = -1;
+    entry->path = NULL;
+    *module = (CUmodule)entry;
+    return CUDA_SUCCESS;
+}
+CUresult cuModuleLoadData(CUmodule *module, const void *image) { return cuModuleLoadDataEx(module, image, 0, NULL, NULL); }
+CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image) { return cuModuleLoadData(module, image); }
+CUresult cuModuleUnload(CUmodule module) { return CUDA_SUCCESS; }
+CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
+    *function = (CUfunction)module;
+    return CUDA_SUCCESS;
+}
+CUresult cuLibraryLoadData(CUlibrary *library, const void *image, CUjit_option *jit, void **jit_values,
+                           unsigned num_jit, CUlibraryOption *options, void **values, unsigned num_options) {
+    return cuModuleLoadData((CUmodule *)library, image);
+}
+CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name) {
+    *kernel = (CUkernel)library;
+    return CUDA_SUCCESS;
+}
+CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library) { *module = (CUmodule)library; return CUDA_SUCCESS; }
+CUresult cuKernelSetAttribute(CUfunction_attribute attribute, int value, CUkernel kernel, CUdevice device) {
+    return CUDA_SUCCESS;
+}
+CUresult cuKernelGetAttribute(int *value, CUfunction_attribute attribute, CUkernel kernel, CUdevice device) {
+    return cuFuncGetAttribute(value, attribute, (CUfunction)kernel);
+}
+CUresult cuOccupancyMaxActiveClusters(int *clusters, CUfunction function, const CUlaunchConfig *config) {
+    *clusters = 1;
+    return CUDA_SUCCESS;
+}
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction function, int threads, size_t shared) {
+    *blocks = threads > 0 ? 2048 / threads : 1;
+    return CUDA_SUCCESS;
+}
 
 static CUresult launch(CUfunction function) {
+    if (((struct loaded *)function)->id < 0)
+        return CUDA_SUCCESS;
     if (state.num_launches < MAX_LAUNCHES)
         state.launches[state.num_launches] = ((struct loaded *)function)->id;
     state.num_launches++;
@@ -98,6 +151,17 @@ CUresult cuDriverGetVersion(int *version) { *version = CUDA_VERSION; return CUDA
 CUresult cuDeviceGetCount(int *count) { *count = 1; return CUDA_SUCCESS; }
 CUresult cuDeviceGet(CUdevice *device, int ordinal) { *device = 0; return CUDA_SUCCESS; }
 CUresult cuCtxGetDevice(CUdevice *device) { *device = 0; return CUDA_SUCCESS; }
+CUresult cuCtxGetDevice_v2(CUdevice *device, CUcontext context) { *device = 0; return CUDA_SUCCESS; }
+CUresult cuDeviceGetName(char *name, int length, CUdevice device) {
+    const char *text = getenv("VGPU_NAME");
+    snprintf(name, (size_t)length, "%s", text ? text : "virtual GPU");
+    return CUDA_SUCCESS;
+}
+/* Device attributes have the same numbers in the driver and in the runtime, which answers them. */
+CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device) {
+    int (*of_runtime)(int *, int, int) = (int (*)(int *, int, int))dlsym(RTLD_DEFAULT, "cudaDeviceGetAttribute");
+    return of_runtime && of_runtime(value, (int)attribute, (int)device) == 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+}
 CUresult cuCtxGetCurrent(CUcontext *context) { *context = (CUcontext)&state; return CUDA_SUCCESS; }
 CUresult cuCtxSetCurrent(CUcontext context) { return CUDA_SUCCESS; }
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) { return cuCtxGetCurrent(context); }
@@ -107,6 +171,25 @@ CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *activ
     return CUDA_SUCCESS;
 }
 CUresult cuCtxSynchronize(void) { return CUDA_SUCCESS; }
+
+/* ---- memory and streams: what the runtime has made ------------------------------------------------ */
+
+CUresult cuPointerGetAttribute(void *value, CUpointer_attribute attribute, CUdeviceptr pointer) {
+    switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: *(CUdeviceptr *)value = pointer; break;
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: *(unsigned *)value = CU_MEMORYTYPE_DEVICE; break;
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *(int *)value = 0; break;
+    case CU_POINTER_ATTRIBUTE_CONTEXT: *(CUcontext *)value = (CUcontext)&state; break;
+    default: return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    return CUDA_SUCCESS;
+}
+CUresult cuStreamGetCtx(CUstream stream, CUcontext *context) { return cuCtxGetCurrent(context); }
+CUresult cuStreamSynchronize(CUstream stream) { return CUDA_SUCCESS; }
+CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status) {
+    *status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return CUDA_SUCCESS;
+}
 
 CUresult cuGetErrorName(CUresult error, const char **text) {
     static char name[32];

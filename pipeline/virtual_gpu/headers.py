@@ -8,6 +8,7 @@ from pathlib import Path
 from pipeline.engine.errors import HostError
 
 NEEDED = ("cuda.h", "cuda_runtime_api.h", "crt/host_defines.h")
+CUBLAS = ("cublas_api.h", "cublasLt.h")
 
 
 def nvidia_folders() -> list[Path]:
@@ -18,9 +19,7 @@ def nvidia_folders() -> list[Path]:
 
 def find_headers(cuda_home: Path | None = None) -> Path:
     """An include directory with the headers of runtime and driver; HostError when there is none."""
-    candidates = [root / "cu13" / "include" for root in nvidia_folders()]
-    if cuda_home is not None:
-        candidates += [cuda_home / "include", cuda_home / "targets" / "x86_64-linux" / "include"]
+    candidates = _candidates(cuda_home)
     for folder in candidates:
         if all((folder / name).exists() for name in NEEDED):
             return folder
@@ -29,3 +28,16 @@ def find_headers(cuda_home: Path | None = None) -> Path:
         f"no CUDA headers ({', '.join(NEEDED)}) in {looked}; "
         "pip install -r requirements.txt brings them, or set toolkit.cuda_home"
     )
+
+
+def find_cublas_headers(cuda_home: Path | None = None) -> Path | None:
+    """An include directory with the headers of cuBLAS and cuBLASLt; a toolkit may come without them."""
+    found = (folder for folder in _candidates(cuda_home) if all((folder / name).exists() for name in CUBLAS))
+    return next(found, None)
+
+
+def _candidates(cuda_home: Path | None) -> list[Path]:
+    candidates = [root / "cu13" / "include" for root in nvidia_folders()]
+    if cuda_home is not None:
+        candidates += [cuda_home / "include", cuda_home / "targets" / "x86_64-linux" / "include"]
+    return candidates

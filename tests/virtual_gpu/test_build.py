@@ -114,3 +114,46 @@ def test_the_sources_compile_without_a_warning(tmp_path: Path):
         command = ["gcc", "-std=gnu11", "-fsyntax-only", *flags, str(sources / name)]
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
+
+
+def test_products_of_every_kind_run_and_give_tensors_of_the_right_shape(gpu):
+    code = (
+        "import torch\n"
+        "for dtype in (torch.bfloat16, torch.float32, torch.float16):\n"
+        "    a, b = torch.empty(8, 16, device='cuda', dtype=dtype), torch.empty(16, 32, device='cuda', dtype=dtype)\n"
+        "    c = torch.empty(32, device='cuda', dtype=dtype)\n"
+        "    print(tuple((a @ b).shape), tuple(torch.bmm(a[None], b[None]).shape), tuple(torch.addmm(c, a, b).shape))\n"
+        "    print(tuple(torch.nn.functional.linear(a, b.T, c).shape))\n"
+    )
+    said = on_gpu(gpu, code)
+    assert said.stdout.split("\n")[:-1] == ["(8, 32) (1, 8, 32) (8, 32)", "(8, 32)"] * 3, said.stderr
+
+
+def test_a_triton_kernel_is_compiled_for_the_target_and_launched(gpu, tmp_path: Path):
+    (tmp_path / "kernel.py").write_text(
+        "import torch, triton, triton.language as tl\n"
+        "@triton.jit\n"
+        "def add_one(x, out, N: tl.constexpr):\n"
+        "    at = tl.arange(0, N)\n"
+        "    tl.store(out + at, tl.load(x + at) + 1)\n"
+        "x = torch.empty(64, device='cuda')\n"
+        "kernel = add_one[(1,)](x, torch.empty_like(x), N=64)\n"
+        "print(kernel.metadata.target.arch, len(kernel.asm['cubin']) > 0)\n"
+    )
+    environment = {**os.environ, **gpu.environment(), "TRITON_CACHE_DIR": str(tmp_path / "triton")}
+    command = [sys.executable, str(tmp_path / "kernel.py")]
+    said = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert said.stdout.split() == ["100", "True"], said.stderr
+
+
+def test_values_that_are_written_and_read_back_are_right(gpu):
+    code = (
+        "import torch\n"
+        "x = torch.tensor([1.0, 2.0, 3.0], device='cuda')\n"
+        "y = torch.zeros(3)\n"
+        "y.copy_(x)\n"
+        "x.copy_(torch.tensor([4.0, 5.0, 6.0]))\n"
+        "print(y.tolist(), x.tolist(), x.clone().tolist())\n"
+    )
+    said = on_gpu(gpu, code)
+    assert said.stdout.strip() == "[1.0, 2.0, 3.0] [4.0, 5.0, 6.0] [4.0, 5.0, 6.0]", said.stderr

@@ -12,13 +12,14 @@ from pathlib import Path
 
 from pipeline.engine.errors import HostError
 from pipeline.engine.scratch import scratch_folder
-from pipeline.virtual_gpu.headers import CUBLAS, find_cublas_headers, find_headers
+from pipeline.virtual_gpu.headers import CUBLAS, NCCL, find_headers, find_optional_headers
 from pipeline.virtual_gpu.targets import Target
 
 SOURCES = Path(__file__).parent
 DECLARED_RUNTIME = re.compile(r"CUDARTAPI\s+(cuda[A-Z]\w+)\s*\(")
 DECLARED_DRIVER = re.compile(r"CUDAAPI\s+(cu[A-Z]\w+)\s*\(")
 DECLARED_CUBLAS = re.compile(r"CUBLASWINAPI\s+(cublas\w+)\s*\(")
+DECLARED_NCCL = re.compile(r"^\s*ncclResult_t\s+(nccl[A-Z]\w+)\s*\(", re.MULTILINE)
 VERSIONED_DRIVER = re.compile(r"#\s*define\s+cu[A-Z]\w+\s+(cu[A-Z]\w+_v\d+)\b")
 # libcudart answers these from its own tables, without a driver.
 LEFT_TO_LIBCUDART = {"cudaGetErrorName", "cudaGetErrorString", "cudaProfilerStart", "cudaProfilerStop"}
@@ -30,7 +31,7 @@ UNANSWERED = """\
         return 801; /* cudaErrorNotSupported, CUDA_ERROR_NOT_SUPPORTED */ \\
     }
 """
-# A product is a launch, and on this GPU launches do nothing.
+# A product or a collective is a launch, and on this GPU launches do nothing.
 NOTHING_TO_DO = "__attribute__((weak)) int {name}(void) {{ return 0; }}"
 
 
@@ -44,7 +45,7 @@ class VirtualGpu:
     def environment(self) -> dict[str, str]:
         """Variables to add to a child's environment; the child removes the preload from its own children's."""
         paths = [str(self.folder), os.environ.get("LD_LIBRARY_PATH", "")]
-        preloaded = [self.folder / "libvcudart.so", self.folder / "libvcublas.so"]
+        preloaded = [self.folder / name for name in ("libvcudart.so", "libvcublas.so", "libvnccl.so")]
         return {
             "LD_PRELOAD": ":".join(str(path) for path in preloaded if path.exists()),
             "LD_LIBRARY_PATH": ":".join(path for path in paths if path),
@@ -57,15 +58,20 @@ def build(target: Target, *, cache_dir: Path, cuda_home: Path | None = None) -> 
 
     Raises HostError without a C compiler or without CUDA headers.
     """
-    include, cublas = find_headers(cuda_home), find_cublas_headers(cuda_home)
-    folder = cache_dir / f"virtual_gpu-{_digest(include, cublas)}"
+    include = find_headers(cuda_home)
+    cublas, nccl = (find_optional_headers(names, cuda_home) for names in (CUBLAS, NCCL))
+    headers = [include / "cuda.h", include / "cuda_runtime_api.h"]
+    headers += [cublas / name for name in CUBLAS if cublas] + [nccl / name for name in NCCL if nccl]
+    folder = cache_dir / f"virtual_gpu-{_digest(headers)}"
     if not (folder / "libcuda.so.1").exists():
         with scratch_folder(cache_dir, ".build-") as staging:
             built = staging / "built"
             built.mkdir()
             _compile(built, include)
             if cublas is not None:
-                _compile_cublas(built, include, cublas)
+                _compile_library(built, "libvcublas.so", "cublas", cublas, CUBLAS, DECLARED_CUBLAS, include)
+            if nccl is not None:
+                _compile_library(built, "libvnccl.so", "nccl", nccl, NCCL, DECLARED_NCCL, include)
             _move_into_place(built, folder)
     return VirtualGpu(folder, target)
 
@@ -90,14 +96,19 @@ def _compile(folder: Path, include: Path) -> None:
     (folder / "unanswered_runtime.c").write_text(unanswered_source(runtime_header, [DECLARED_RUNTIME]))
     (folder / "unanswered_driver.c").write_text(unanswered_source(driver_header, [DECLARED_DRIVER, VERSIONED_DRIVER]))
     _link(folder, include, "libvcudart.so", SOURCES / "cudart.c", folder / "unanswered_runtime.c")
-    _link(folder, include, "libcuda.so.1", SOURCES / "driver.c", folder / "unanswered_driver.c")
+    driver = [SOURCES / "driver.c", SOURCES / "driver_runtime.c", folder / "unanswered_driver.c"]
+    _link(folder, include, "libcuda.so.1", *driver)
+    _link(folder, include, "libnvidia-ml.so.1", SOURCES / "nvml.c")
 
 
-def _compile_cublas(folder: Path, include: Path, cublas: Path) -> None:
-    text = "".join((cublas / name).read_text() for name in CUBLAS)
-    generated = [NOTHING_TO_DO.format(name=name) for name in sorted(set(DECLARED_CUBLAS.findall(text)))]
-    (folder / "nothing_to_do.c").write_text("\n".join(generated) + "\n")
-    _link(folder, cublas, "libvcublas.so", SOURCES / "cublas.c", folder / "nothing_to_do.c", more=include)
+def _compile_library(
+    folder: Path, output: str, source: str, headers: Path, names: tuple[str, ...], declared: re.Pattern[str], cuda: Path
+) -> None:
+    text = "".join((headers / name).read_text() for name in names)
+    generated = [NOTHING_TO_DO.format(name=name) for name in sorted(set(declared.findall(text)))]
+    rest = folder / f"nothing_to_do_{source}.c"
+    rest.write_text("\n".join(generated) + "\n")
+    _link(folder, headers, output, SOURCES / f"{source}.c", rest, more=cuda)
 
 
 def _link(folder: Path, include: Path, output: str, *sources: Path, more: Path | None = None) -> None:
@@ -109,14 +120,10 @@ def _link(folder: Path, include: Path, output: str, *sources: Path, more: Path |
         raise HostError(f"the C compiler could not build the virtual GPU: {' '.join(command)}\n{done.stderr}")
 
 
-def _digest(include: Path, cublas: Path | None) -> str:
-    hashed = hashlib.sha256(UNANSWERED.encode() + NOTHING_TO_DO.encode())
-    for name in CUBLAS if cublas is not None else ():
-        hashed.update(((cublas or include) / name).read_bytes())
-    for path in sorted(SOURCES.glob("*.c")):
+def _digest(headers: list[Path]) -> str:
+    hashed = hashlib.sha256(Path(__file__).read_bytes())
+    for path in sorted(SOURCES.glob("*.c")) + headers:
         hashed.update(path.read_bytes())
-    hashed.update((include / "cuda.h").read_bytes())
-    hashed.update((include / "cuda_runtime_api.h").read_bytes())
     return hashed.hexdigest()[:16]
 
 

@@ -15,9 +15,11 @@
 
 #include <cuda_runtime_api.h>
 
-/* Copies up to this size take effect, so that values written and read back by a library are right;
- * larger ones would commit memory that nobody looks at. */
+/* Fills and copies up to this size take effect, so that values written and read back by a library are right; larger
+ * ones would commit memory that nobody looks at. What comes from the host lies in memory already: a table of it (which
+ * expert is where) may be larger and is read back. */
 #define EFFECTIVE_COPY_BYTES (64 * 1024)
+#define EFFECTIVE_UPLOAD_BYTES (64 * 1024 * 1024)
 #define MAX_ALLOCATIONS 65536
 /* cudaMalloc promises 256; the tensor maps of the Hopper copy engine want 16, torch's allocator 512. */
 #define ALIGNMENT 4096
@@ -70,9 +72,23 @@ static const struct cudaDeviceProp *properties(void) {
 
 /* ---- device --------------------------------------------------------------------------------- */
 
-cudaError_t cudaGetDeviceCount(int *count) { *count = 1; return cudaSuccess; }
-cudaError_t cudaGetDevice(int *device) { *device = 0; return cudaSuccess; }
-cudaError_t cudaSetDevice(int device) { return device == 0 ? cudaSuccess : cudaErrorInvalidDevice; }
+static __thread int current_device;
+
+/* Several devices are alike and share the host's memory; VGPU_NUM_DEVICES says how many there are. */
+cudaError_t cudaGetDeviceCount(int *count) {
+    const char *text = getenv("VGPU_NUM_DEVICES");
+    *count = text ? atoi(text) : 1;
+    return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int *device) { *device = current_device; return cudaSuccess; }
+cudaError_t cudaSetDevice(int device) {
+    int count;
+    cudaGetDeviceCount(&count);
+    if (device < 0 || device >= count)
+        return cudaErrorInvalidDevice;
+    current_device = device;
+    return cudaSuccess;
+}
 cudaError_t cudaInitDevice(int device, unsigned flags, unsigned more) { return cudaSuccess; }
 cudaError_t cudaSetDeviceFlags(unsigned flags) { return cudaSuccess; }
 cudaError_t cudaDeviceSynchronize(void) { return cudaSuccess; }
@@ -81,15 +97,18 @@ cudaError_t cudaGetLastError(void) { return cudaSuccess; }
 cudaError_t cudaPeekAtLastError(void) { return cudaSuccess; }
 cudaError_t cudaDriverGetVersion(int *version) { *version = CUDART_VERSION; return cudaSuccess; }
 cudaError_t cudaRuntimeGetVersion(int *version) { *version = CUDART_VERSION; return cudaSuccess; }
-cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer) { *can = 0; return cudaSuccess; }
+cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer) { *can = device != peer; return cudaSuccess; }
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) { return cudaSuccess; }
 
 cudaError_t cudaDeviceGetPCIBusId(char *id, int length, int device) {
-    snprintf(id, (size_t)length, "0000:00:00.0");
+    snprintf(id, (size_t)length, "0000:%02X:00.0", device);
     return cudaSuccess;
 }
 
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int device) {
     *out = *properties();
+    out->uuid.bytes[15] = (char)('0' + device);
+    out->pciBusID = device;
     return cudaSuccess;
 }
 
@@ -134,8 +153,29 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
     case cudaDevAttrClusterLaunch:
     case cudaDevAttrComputePreemptionSupported:
     case cudaDevAttrAsyncEngineCount: *value = 1; break;
+    case cudaDevAttrTotalConstantMemory: *value = (int)p->totalConstMem; break;
+    case cudaDevAttrMaxPitch: *value = (int)p->memPitch; break;
+    case cudaDevAttrTextureAlignment: *value = (int)p->textureAlignment; break;
+    case cudaDevAttrTexturePitchAlignment: *value = (int)p->texturePitchAlignment; break;
+    case cudaDevAttrGlobalL1CacheSupported:
+    case cudaDevAttrLocalL1CacheSupported:
+    case cudaDevAttrGpuOverlap:
+    case cudaDevAttrEccEnabled:
+    case cudaDevAttrHostRegisterSupported:
+    case cudaDevAttrConcurrentManagedAccess: *value = 1; break;
+    case cudaDevAttrPciBusId: *value = device; break;
+    case cudaDevAttrMemSyncDomainCount: *value = 4; break;
+    case cudaDevAttrNumaId:
+    case cudaDevAttrHostNumaId: *value = -1; break;
+    /* No memory pools, so that torch allocates with cudaMalloc. */
     case cudaDevAttrMemoryPoolsSupported:
-    case cudaDevAttrIntegrated: *value = 0; break;
+    case cudaDevAttrIntegrated:
+    case cudaDevAttrComputeMode:
+    case cudaDevAttrPciDeviceId:
+    case cudaDevAttrPciDomainId:
+    case cudaDevAttrPageableMemoryAccess:
+    case cudaDevAttrGPUDirectRDMASupported:
+    case cudaDevAttrMpsEnabled: *value = 0; break;
     default:
         fprintf(stderr, "virtual GPU: cudaDeviceGetAttribute(%d) is not answered\n", (int)attribute);
         return cudaErrorNotSupported;
@@ -145,15 +185,17 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
 
 /* ---- memory --------------------------------------------------------------------------------- */
 
-static struct { uintptr_t start; size_t bytes; } allocations[MAX_ALLOCATIONS];
+static struct { uintptr_t start; size_t bytes; int device; } allocations[MAX_ALLOCATIONS];
 static size_t num_allocations, allocated_bytes;
 
-static int is_device(const void *pointer) {
+/* The device that a pointer belongs to, or -1 for the host's memory. */
+static int device_of(const void *pointer) {
     for (size_t i = 0; i < num_allocations; i++)
         if ((uintptr_t)pointer - allocations[i].start < allocations[i].bytes)
-            return 1;
-    return 0;
+            return allocations[i].device;
+    return -1;
 }
+static int is_device(const void *pointer) { return device_of(pointer) >= 0; }
 
 cudaError_t cudaMalloc(void **pointer, size_t bytes) {
     size_t rounded = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
@@ -169,6 +211,7 @@ cudaError_t cudaMalloc(void **pointer, size_t bytes) {
     /* A dump of a process with virtual operands would be as large as the operands. */
     madvise(memory, rounded, MADV_DONTDUMP);
     allocations[num_allocations].start = (uintptr_t)memory;
+    allocations[num_allocations].device = current_device;
     allocations[num_allocations++].bytes = rounded;
     allocated_bytes += rounded;
     *pointer = memory;
@@ -205,14 +248,14 @@ cudaError_t cudaHostUnregister(void *pointer) { return cudaSuccess; }
 cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *out, const void *pointer) {
     memset(out, 0, sizeof *out);
     out->type = is_device(pointer) ? cudaMemoryTypeDevice : cudaMemoryTypeUnregistered;
-    out->device = 0;
+    out->device = is_device(pointer) ? device_of(pointer) : 0;
     if (out->type == cudaMemoryTypeDevice)
         out->devicePointer = (void *)pointer;
     return cudaSuccess;
 }
 
 static cudaError_t copy(void *to, const void *from, size_t bytes) {
-    if (bytes <= EFFECTIVE_COPY_BYTES || !is_device(to))
+    if (!is_device(to) || bytes <= (is_device(from) ? EFFECTIVE_COPY_BYTES : EFFECTIVE_UPLOAD_BYTES))
         memmove(to, from, bytes);
     return cudaSuccess;
 }
@@ -247,29 +290,109 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned f, int p) { r
 cudaError_t cudaStreamDestroy(cudaStream_t s) { return cudaSuccess; }
 cudaError_t cudaStreamSynchronize(cudaStream_t s) { return cudaSuccess; }
 cudaError_t cudaStreamQuery(cudaStream_t s) { return cudaSuccess; }
-cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags) { return cudaSuccess; }
 cudaError_t cudaStreamGetPriority(cudaStream_t s, int *priority) { *priority = 0; return cudaSuccess; }
-cudaError_t cudaStreamIsCapturing(cudaStream_t s, enum cudaStreamCaptureStatus *status) {
-    *status = cudaStreamCaptureStatusNone;
-    return cudaSuccess;
-}
-cudaError_t cudaStreamGetCaptureInfo(cudaStream_t s, enum cudaStreamCaptureStatus *status, unsigned long long *id,
-                                     cudaGraph_t *graph, const cudaGraphNode_t **dependencies,
-                                     const cudaGraphEdgeData **edges, size_t *num_dependencies) {
-    if (id) *id = 0;
-    if (num_dependencies) *num_dependencies = 0;
-    return cudaStreamIsCapturing(s, status);
-}
 cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode) { return cudaSuccess; }
 
 cudaError_t cudaEventCreate(cudaEvent_t *e) { *e = (cudaEvent_t)(next_handle += 16); return cudaSuccess; }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags) { return cudaEventCreate(e); }
 cudaError_t cudaEventDestroy(cudaEvent_t e) { return cudaSuccess; }
-cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) { return cudaSuccess; }
-cudaError_t cudaEventRecordWithFlags(cudaEvent_t e, cudaStream_t s, unsigned flags) { return cudaSuccess; }
 cudaError_t cudaEventQuery(cudaEvent_t e) { return cudaSuccess; }
 cudaError_t cudaEventSynchronize(cudaEvent_t e) { return cudaSuccess; }
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to) { *ms = 0; return cudaSuccess; }
+
+/* ---- capture: a stream is captured, and so is one that waits for an event of a captured stream; graphs hold nothing - */
+
+#define MAX_CAPTURED 256
+static struct { unsigned long long id; int num; const void *members[MAX_CAPTURED]; } capture;
+static int captured_nodes;
+
+static int is_captured(const void *stream_or_event) {
+    for (int i = 0; i < capture.num; i++)
+        if (capture.members[i] == stream_or_event)
+            return 1;
+    return 0;
+}
+static void add_to_capture(const void *stream_or_event) {
+    if (!is_captured(stream_or_event) && capture.num < MAX_CAPTURED)
+        capture.members[capture.num++] = stream_or_event;
+}
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t e, cudaStream_t s, unsigned flags) {
+    if (is_captured(s))
+        add_to_capture(e);
+    return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) { return cudaEventRecordWithFlags(e, s, 0); }
+cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags) {
+    if (is_captured(e))
+        add_to_capture(s);
+    return cudaSuccess;
+}
+cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode mode) {
+    capture.id++;
+    capture.num = 0;
+    add_to_capture(s);
+    return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *graph) {
+    if (!is_captured(s))
+        return cudaErrorIllegalState;
+    capture.num = 0;
+    *graph = (cudaGraph_t)(next_handle += 16);
+    return cudaSuccess;
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t s, enum cudaStreamCaptureStatus *status) {
+    *status = is_captured(s) ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+    return cudaSuccess;
+}
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t s, enum cudaStreamCaptureStatus *status, unsigned long long *id,
+                                     cudaGraph_t *graph, const cudaGraphNode_t **dependencies,
+                                     const cudaGraphEdgeData **edges, size_t *num_dependencies) {
+    if (id) *id = capture.id;
+    if (graph) *graph = (cudaGraph_t)&capture;
+    if (dependencies) *dependencies = NULL;
+    if (edges) *edges = NULL;
+    if (num_dependencies) *num_dependencies = 0;
+    return cudaStreamIsCapturing(s, status);
+}
+cudaError_t cudaStreamUpdateCaptureDependencies(cudaStream_t s, cudaGraphNode_t *nodes, const cudaGraphEdgeData *edges,
+                                                size_t num, unsigned flags) {
+    return cudaSuccess;
+}
+/* torch warns of a graph without nodes. */
+cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *num) {
+    if (nodes != NULL && *num > 0)
+        nodes[0] = (cudaGraphNode_t)&captured_nodes;
+    *num = 1;
+    return cudaSuccess;
+}
+cudaError_t cudaGraphNodeGetType(cudaGraphNode_t node, enum cudaGraphNodeType *type) {
+    *type = cudaGraphNodeTypeEmpty;
+    return cudaSuccess;
+}
+cudaError_t cudaGraphCreate(cudaGraph_t *graph, unsigned flags) {
+    *graph = (cudaGraph_t)(next_handle += 16);
+    return cudaSuccess;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long flags) {
+    *exec = (cudaGraphExec_t)(next_handle += 16);
+    return cudaSuccess;
+}
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long flags) {
+    return cudaGraphInstantiate(exec, graph, flags);
+}
+cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t s) { return cudaSuccess; }
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s) { return cudaSuccess; }
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return cudaSuccess; }
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) { return cudaSuccess; }
+cudaError_t cudaUserObjectCreate(cudaUserObject_t *object, void *pointer, cudaHostFn_t destroy, unsigned references,
+                                 unsigned flags) {
+    *object = (cudaUserObject_t)(next_handle += 16);
+    return cudaSuccess;
+}
+cudaError_t cudaUserObjectRelease(cudaUserObject_t object, unsigned count) { return cudaSuccess; }
+cudaError_t cudaGraphRetainUserObject(cudaGraph_t graph, cudaUserObject_t object, unsigned count, unsigned flags) {
+    return cudaSuccess;
+}
 
 /* ---- functions and launches ------------------------------------------------------------------ */
 
@@ -283,17 +406,31 @@ cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *out, const void *fu
     return cudaSuccess;
 }
 cudaError_t cudaFuncSetAttribute(const void *function, enum cudaFuncAttribute a, int value) { return cudaSuccess; }
+/* Threads, blocks and shared memory bound the occupancy; registers are not known and taken to suffice. */
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, const void *function, int threads,
                                                                    size_t shared_bytes, unsigned flags) {
-    *blocks = threads > 0 ? 2048 / threads : 1;
+    const struct cudaDeviceProp *p = properties();
+    int warps = (threads + p->warpSize - 1) / p->warpSize;
+    int by_threads = warps > 0 ? p->maxThreadsPerMultiProcessor / (warps * p->warpSize) : 1;
+    int by_shared = (int)(p->sharedMemPerMultiprocessor / (shared_bytes + p->reservedSharedMemPerBlock));
+    *blocks = by_threads < by_shared ? by_threads : by_shared;
+    if (*blocks > p->maxBlocksPerMultiProcessor)
+        *blocks = p->maxBlocksPerMultiProcessor;
     return cudaSuccess;
 }
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *function, int threads,
                                                           size_t shared_bytes) {
     return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, threads, shared_bytes, 0);
 }
+/* As if the SMs of a cluster could be any: a real GPU loses the few that its GPCs have left over. */
 cudaError_t cudaOccupancyMaxActiveClusters(int *clusters, const void *function, const cudaLaunchConfig_t *config) {
-    *clusters = 1;
+    int blocks, size = 1, threads = (int)(config->blockDim.x * config->blockDim.y * config->blockDim.z);
+    for (unsigned i = 0; i < config->numAttrs; i++)
+        if (config->attrs[i].id == cudaLaunchAttributeClusterDimension)
+            size = (int)(config->attrs[i].val.clusterDim.x * config->attrs[i].val.clusterDim.y *
+                         config->attrs[i].val.clusterDim.z);
+    cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, threads, config->dynamicSmemBytes);
+    *clusters = blocks * properties()->multiProcessorCount / (size > 0 ? size : 1);
     return cudaSuccess;
 }
 cudaError_t cudaOccupancyMaxPotentialClusterSize(int *size, const void *function, const cudaLaunchConfig_t *config) {

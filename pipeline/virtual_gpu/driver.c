@@ -103,15 +103,6 @@ CUresult cuKernelSetAttribute(CUfunction_attribute attribute, int value, CUkerne
 CUresult cuKernelGetAttribute(int *value, CUfunction_attribute attribute, CUkernel kernel, CUdevice device) {
     return cuFuncGetAttribute(value, attribute, (CUfunction)kernel);
 }
-CUresult cuOccupancyMaxActiveClusters(int *clusters, CUfunction function, const CUlaunchConfig *config) {
-    *clusters = 1;
-    return CUDA_SUCCESS;
-}
-CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction function, int threads, size_t shared) {
-    *blocks = threads > 0 ? 2048 / threads : 1;
-    return CUDA_SUCCESS;
-}
-
 static CUresult launch(CUfunction function) {
     if (((struct loaded *)function)->id < 0)
         return CUDA_SUCCESS;
@@ -148,28 +139,35 @@ CUresult cuLogsRegisterCallback(CUlogsCallback callback, void *user_data, CUlogs
 CUresult cuLogsUnregisterCallback(CUlogsCallbackHandle handle) { return CUDA_SUCCESS; }
 CUresult cuInit(unsigned flags) { return CUDA_SUCCESS; }
 CUresult cuDriverGetVersion(int *version) { *version = CUDA_VERSION; return CUDA_SUCCESS; }
-CUresult cuDeviceGetCount(int *count) { *count = 1; return CUDA_SUCCESS; }
-CUresult cuDeviceGet(CUdevice *device, int ordinal) { *device = 0; return CUDA_SUCCESS; }
-CUresult cuCtxGetDevice(CUdevice *device) { *device = 0; return CUDA_SUCCESS; }
-CUresult cuCtxGetDevice_v2(CUdevice *device, CUcontext context) { *device = 0; return CUDA_SUCCESS; }
+CUresult cuDeviceGet(CUdevice *device, int ordinal) { *device = ordinal; return CUDA_SUCCESS; }
 CUresult cuDeviceGetName(char *name, int length, CUdevice device) {
     const char *text = getenv("VGPU_NAME");
     snprintf(name, (size_t)length, "%s", text ? text : "virtual GPU");
     return CUDA_SUCCESS;
 }
-/* Device attributes have the same numbers in the driver and in the runtime, which answers them. */
-CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device) {
-    int (*of_runtime)(int *, int, int) = (int (*)(int *, int, int))dlsym(RTLD_DEFAULT, "cudaDeviceGetAttribute");
-    return of_runtime && of_runtime(value, (int)attribute, (int)device) == 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {
+    const char *text = getenv("VGPU_MEMORY_BYTES");
+    *bytes = text ? strtoull(text, NULL, 10) : 0;
+    return CUDA_SUCCESS;
+}
+CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device) {
+    memcpy(uuid->bytes, "virtual-gpu-0000", 16);
+    uuid->bytes[15] = (char)('0' + device);
+    return CUDA_SUCCESS;
 }
 CUresult cuCtxGetCurrent(CUcontext *context) { *context = (CUcontext)&state; return CUDA_SUCCESS; }
 CUresult cuCtxSetCurrent(CUcontext context) { return CUDA_SUCCESS; }
+CUresult cuCtxPushCurrent_v2(CUcontext context) { return CUDA_SUCCESS; }
+CUresult cuCtxPopCurrent_v2(CUcontext *context) { return cuCtxGetCurrent(context); }
+CUresult cuCtxGetApiVersion(CUcontext context, unsigned *version) { *version = 3020; return CUDA_SUCCESS; }
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) { return cuCtxGetCurrent(context); }
 CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active) {
     *flags = 0;
     *active = 1;
     return CUDA_SUCCESS;
 }
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) { return CUDA_SUCCESS; }
+CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned flags) { return CUDA_SUCCESS; }
 CUresult cuCtxSynchronize(void) { return CUDA_SUCCESS; }
 
 /* ---- memory and streams: what the runtime has made ------------------------------------------------ */
@@ -185,12 +183,6 @@ CUresult cuPointerGetAttribute(void *value, CUpointer_attribute attribute, CUdev
     return CUDA_SUCCESS;
 }
 CUresult cuStreamGetCtx(CUstream stream, CUcontext *context) { return cuCtxGetCurrent(context); }
-CUresult cuStreamSynchronize(CUstream stream) { return CUDA_SUCCESS; }
-CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status) {
-    *status = CU_STREAM_CAPTURE_STATUS_NONE;
-    return CUDA_SUCCESS;
-}
-
 CUresult cuGetErrorName(CUresult error, const char **text) {
     static char name[32];
     snprintf(name, sizeof name, "CUresult %d", (int)error);
@@ -199,14 +191,28 @@ CUresult cuGetErrorName(CUresult error, const char **text) {
 }
 CUresult cuGetErrorString(CUresult error, const char **text) { return cuGetErrorName(error, text); }
 
-CUresult cuGetProcAddress(const char *symbol, void **function, int version, cuuint64_t flags,
-                          CUdriverProcAddressQueryResult *status) {
-    char versioned[256];
-    snprintf(versioned, sizeof versioned, "%s_v2", symbol);
-    *function = dlsym(RTLD_DEFAULT, versioned);
-    if (*function == NULL)
-        *function = dlsym(RTLD_DEFAULT, symbol);
+/* Of a function with several versions the second is the usual one; a caller of an older release means another here. */
+static const struct { const char *symbol; int since; const char *exported; } versions[] = {
+    {"cuStreamGetCaptureInfo", 12030, "cuStreamGetCaptureInfo_v3"},
+    {"cuStreamGetCaptureInfo", 11030, "cuStreamGetCaptureInfo_v2"},
+    {"cuStreamGetCtx", 12050, "cuStreamGetCtx_v2"},
+    {"cuStreamGetCtx", 9020, "cuStreamGetCtx"},
+};
+
+CUresult cuGetProcAddress_v2(const char *symbol, void **function, int version, cuuint64_t flags,
+                             CUdriverProcAddressQueryResult *status) {
+    const char *suffixes[] = {"_v2", "", "_v3", "_v4"};
+    char exported[256];
+    *function = NULL;
+    for (size_t i = 0; i < sizeof versions / sizeof *versions && *function == NULL; i++)
+        if (strcmp(symbol, versions[i].symbol) == 0 && version >= versions[i].since)
+            *function = dlsym(RTLD_DEFAULT, versions[i].exported);
+    for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes && *function == NULL; i++) {
+        snprintf(exported, sizeof exported, "%s%s", symbol, suffixes[i]);
+        *function = dlsym(RTLD_DEFAULT, exported);
+    }
     if (status)
         *status = *function ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
     return *function ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
+CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode) { *mode = CU_MODULE_LAZY_LOADING; return CUDA_SUCCESS; }

@@ -9,6 +9,7 @@ from pipeline.engine.errors import HostError
 
 NEEDED = ("cuda.h", "cuda_runtime_api.h", "crt/host_defines.h")
 CUBLAS = ("cublas_api.h", "cublasLt.h")
+NCCL = ("nccl.h",)
 
 
 def nvidia_folders() -> list[Path]:
@@ -30,10 +31,10 @@ def find_headers(cuda_home: Path | None = None) -> Path:
     )
 
 
-def find_cublas_headers(cuda_home: Path | None = None) -> Path | None:
-    """An include directory with the headers of cuBLAS and cuBLASLt; a toolkit may come without them."""
-    found = (folder for folder in _candidates(cuda_home) if all((folder / name).exists() for name in CUBLAS))
-    return next(found, None)
+def find_optional_headers(names: tuple[str, ...], cuda_home: Path | None = None) -> Path | None:
+    """An include directory with the headers `names` (CUBLAS, NCCL), which a toolkit may come without; else None."""
+    folders = [root / "nccl" / "include" for root in nvidia_folders()] + _candidates(cuda_home)
+    return next((folder for folder in folders if all((folder / name).exists() for name in names)), None)
 
 
 def _candidates(cuda_home: Path | None) -> list[Path]:

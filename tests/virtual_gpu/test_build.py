@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.engine.errors import HostError
 from pipeline.virtual_gpu.build import build, unanswered_source
-from pipeline.virtual_gpu.headers import find_headers
+from pipeline.virtual_gpu.headers import CUBLAS, NCCL, find_headers, find_optional_headers
 from pipeline.virtual_gpu.targets import Target
 
 B200 = Target(
@@ -70,7 +70,7 @@ def test_a_small_value_written_is_the_value_read_back(gpu):
 
 
 @pytest.mark.parametrize(
-    ("library", "function"), [("libcudart.so.13", "cudaGraphCreate"), ("libcuda.so.1", "cuMemAlloc_v2")]
+    ("library", "function"), [("libcudart.so.13", "cudaMallocArray"), ("libcuda.so.1", "cuArrayCreate_v2")]
 )
 def test_an_unanswered_call_fails_with_its_name(gpu, library: str, function: str):
     code = f"import ctypes; print(getattr(ctypes.CDLL(None), '{function}')())"
@@ -108,10 +108,12 @@ def test_no_compiler_is_named_with_its_cure(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_the_sources_compile_without_a_warning(tmp_path: Path):
-    sources = Path(__file__).parents[2] / "pipeline" / "virtual_gpu"
-    for name in ("cudart.c", "driver.c"):
-        flags = ["-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter", f"-I{find_headers()}"]
-        command = ["gcc", "-std=gnu11", "-fsyntax-only", *flags, str(sources / name)]
+    folders = [find_headers(), find_optional_headers(CUBLAS), find_optional_headers(NCCL)]
+    flags = ["-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter", *(f"-I{folder}" for folder in folders)]
+    sources = sorted((Path(__file__).parents[2] / "pipeline" / "virtual_gpu").glob("*.c"))
+    assert len(sources) > 4
+    for source in sources:
+        command = ["gcc", "-std=gnu11", "-fsyntax-only", *flags, str(source)]
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
 
@@ -157,3 +159,82 @@ def test_values_that_are_written_and_read_back_are_right(gpu):
     )
     said = on_gpu(gpu, code)
     assert said.stdout.strip() == "[1.0, 2.0, 3.0] [4.0, 5.0, 6.0] [4.0, 5.0, 6.0]", said.stderr
+
+
+def test_a_graph_is_captured_from_a_stream_and_from_one_that_waits_for_it(gpu):
+    code = (
+        "import torch\n"
+        "x, graph, side = torch.ones(4, device='cuda'), torch.cuda.CUDAGraph(), torch.cuda.Stream()\n"
+        "with torch.cuda.graph(graph):\n"
+        "    captured = [torch.cuda.is_current_stream_capturing()]\n"
+        "    side.wait_stream(torch.cuda.current_stream())\n"
+        "    with torch.cuda.stream(side):\n"
+        "        captured.append(torch.cuda.is_current_stream_capturing())\n"
+        "        y = x + x\n"
+        "    torch.cuda.current_stream().wait_stream(side)\n"
+        "graph.replay()\n"
+        "print(captured, torch.cuda.is_current_stream_capturing(), tuple(y.shape))\n"
+    )
+    said = on_gpu(gpu, code)
+    assert said.stdout.strip() == "[True, True] False (4,)", said.stderr
+
+
+def test_several_devices_are_as_many_as_asked_for(gpu):
+    code = (
+        "import torch; torch.cuda.set_device(3); x = torch.empty(8, device='cuda')\n"
+        "print(torch.cuda.device_count(), torch.cuda.current_device(), x.device, torch.cuda.can_device_access_peer(0, 1))"
+    )
+    environment = {**os.environ, **gpu.environment(), "VGPU_NUM_DEVICES": "4"}
+    said = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert said.stdout.strip() == "4 3 cuda:3 True", said.stderr
+
+
+def test_a_table_from_the_host_is_read_back_whole(gpu):
+    code = (
+        "import torch; t = torch.arange(61 * 257).reshape(61, 257).cuda()\n"
+        "print(t[60, 256].item(), torch.equal(t.cpu(), torch.arange(61 * 257).reshape(61, 257)))"
+    )
+    assert on_gpu(gpu, code).stdout.strip() == f"{61 * 257 - 1} True"
+
+
+def test_occupancy_is_bound_by_threads_and_by_shared_memory(gpu):
+    code = (
+        "import ctypes\n"
+        "runtime = ctypes.CDLL(None)\n"
+        "def blocks(threads, shared):\n"
+        "    found = ctypes.c_int()\n"
+        "    runtime.cudaOccupancyMaxActiveBlocksPerMultiprocessor(\n"
+        "        ctypes.byref(found), None, threads, ctypes.c_size_t(shared))\n"
+        "    return found.value\n"
+        "print(blocks(1024, 0), blocks(128, 0), blocks(32, 0), blocks(128, 232448), blocks(128, 76 * 1024))"
+    )
+    assert on_gpu(gpu, code).stdout.split() == ["2", "16", "32", "1", "2"]
+
+
+@pytest.mark.skipif(find_optional_headers(NCCL) is None, reason="no nccl.h here, so there is no virtual NCCL")
+def test_nccl_makes_a_communicator_for_one_rank_of_many(gpu):
+    code = (
+        "import ctypes, os\n"
+        "nccl = ctypes.CDLL(os.environ['PREHEAT_TEST_NCCL'])\n"
+        "comm, ident, size, rank = ctypes.c_void_p(), (ctypes.c_char * 128)(), ctypes.c_int(), ctypes.c_int()\n"
+        "class Id(ctypes.Structure): _fields_ = [('bytes', ctypes.c_char * 128)]\n"
+        "print(nccl.ncclCommInitRank(ctypes.byref(comm), 8, Id(), 3), nccl.ncclCommCount(comm, ctypes.byref(size)),\n"
+        "      nccl.ncclCommUserRank(comm, ctypes.byref(rank)), size.value, rank.value)"
+    )
+    environment = {**os.environ, **gpu.environment(), "PREHEAT_TEST_NCCL": str(gpu.folder / "libvnccl.so")}
+    said = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert said.stdout.split() == ["0", "0", "0", "8", "3"], said.stderr
+
+
+def test_nvml_names_the_target(gpu):
+    code = (
+        "import ctypes\n"
+        "nvml = ctypes.CDLL('libnvidia-ml.so.1')\n"
+        "device, name, major, minor = ctypes.c_void_p(), ctypes.create_string_buffer(96), ctypes.c_int(), ctypes.c_int()\n"
+        "nvml.nvmlInit_v2(); nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device))\n"
+        "nvml.nvmlDeviceGetName(device, name, 96)\n"
+        "nvml.nvmlDeviceGetCudaComputeCapability(device, ctypes.byref(major), ctypes.byref(minor))\n"
+        "print(name.value.decode(), major.value, minor.value, nvml.nvmlDeviceGetHandleByIndex_v2(1, ctypes.byref(device)))"
+    )
+    said = on_gpu(gpu, code)
+    assert said.stdout.strip() == "NVIDIA B200 10 0 2", said.stderr

@@ -24,6 +24,27 @@ class Mode(Enum):
     """Check an existing output again; compile nothing."""
 
 
+class DiscoverySource(Enum):
+    """Who says what a server will compile."""
+
+    rules = "rules"
+    """The rules of pipeline/workload: seconds, no server installed."""
+    server = "server"
+    """The installed server, started on the virtual GPU: every JIT cache that it has."""
+    both = "both"
+    """Both lists are baked, and the report holds what only one of them names."""
+
+    @property
+    def asks_server(self) -> bool:
+        """Whether the server is started."""
+        return self is not DiscoverySource.rules
+
+    @property
+    def uses_rules(self) -> bool:
+        """Whether the rules' problems are baked."""
+        return self is not DiscoverySource.server
+
+
 class DeviceKind(Enum):
     """Where dummy runs execute."""
 
@@ -99,6 +120,8 @@ class Recipe:
     """run, plan or verify."""
     on_error: OnError = OnError.finish
     """Whether stages that do not depend on a failed one go on."""
+    discovery: DiscoverySource = DiscoverySource.rules
+    """rules, server or both: who says what the server will compile."""
     model: Model = field(default_factory=Model)
     """The checkpoint."""
     parallel: Parallel = field(default_factory=Parallel)

@@ -15,6 +15,8 @@ from pipeline.workload.derive import Workload
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pipeline.asking.layout import Asked
+    from pipeline.asking.start import Starter
     from pipeline.buffers.adapters import DecodeBuffers
     from pipeline.buffers.arena import Arena
     from pipeline.deepgemm.compiler import Source
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from pipeline.deepgemm.toolkit import Toolkit
     from pipeline.kernels import Kernels
     from pipeline.tuning.tactics import Shape, Tuner
+    from pipeline.workload.problems import Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,18 @@ class ForwardResult:
 
 
 @dataclass(frozen=True, slots=True)
+class AskedServer:
+    """The installed server: how it is started, and what it asked for (None in a run that only verifies)."""
+
+    starter: Starter
+    variants: dict[str, list[str]]
+    """Its arguments in each way to start it."""
+    variables: dict[str, str]
+    """Flags of the recipe that are environment variables."""
+    asked: Asked | None
+
+
+@dataclass(frozen=True, slots=True)
 class Baked:
     """The warm cache of DeepGEMM kernels and how it came about."""
 
@@ -70,6 +85,8 @@ class Baked:
     discoverer: Discoverer
     sources: list[Source]
     """The kernels' sources with their compiler arguments; empty when nothing was baked."""
+    problems: tuple[Problem, ...]
+    """The rules' problems that were baked; empty with discovery=server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +109,7 @@ RESERVED: Slot[Reserved] = Slot("reserved")
 DECODE_BUFFERS: Slot[DecodeBuffers] = Slot("decode_buffers")
 BATCH: Slot[AlignedBatch] = Slot("batch")
 FORWARD: Slot[ForwardResult] = Slot("forward")
+ASKED: Slot[AskedServer] = Slot("asked")
 BAKED: Slot[Baked] = Slot("baked")
 PROOF: Slot[Proof] = Slot("proof")
 

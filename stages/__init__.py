@@ -11,9 +11,11 @@ from pipeline.engine.stage import Stage
 from stages.adapter import Adapter
 from stages.align import Align
 from stages.allocate import Allocate
+from stages.ask import Ask
 from stages.autotune import Autotune
 from stages.export import Export
 from stages.plan import Plan
+from stages.prove import Prove
 from stages.sweep import Sweep
 from stages.verify import Verify
 
@@ -23,8 +25,10 @@ STAGES: dict[str, type[Stage]] = {
     "adapter": Adapter,
     "align": Align,
     "autotune": Autotune,
+    "ask": Ask,
     "sweep": Sweep,
     "verify": Verify,
+    "prove": Prove,
     "export": Export,
 }
 

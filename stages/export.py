@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline.asking.caches import FOLDER, PROVIDER, cache_variables
 from pipeline.deepgemm.classic_keys import Compiler, compiler_of, include_folder, is_classic, relocate
 from pipeline.deepgemm.compiler import Source
 from pipeline.deepgemm.memo import distribution_version, package_folder
@@ -17,7 +18,7 @@ from pipeline.engine.errors import StageError
 from pipeline.engine.report import to_json, write_atomically
 from pipeline.engine.stage import Resource, Result, Skipped, Stage
 from pipeline.recipe import Mode, Recipe
-from pipeline.slots import BAKED, PROOF, RECIPE, RECIPE_YAML, WORKLOAD, Baked
+from pipeline.slots import BAKED, PROOF, RECIPE, RECIPE_YAML, Baked
 from pipeline.workload.problems import Problem
 
 PACKAGES = ("torch", "flashinfer-python", "sgl-deep-gemm", "hydra-core", "omegaconf", "networkx")
@@ -39,7 +40,7 @@ class Export(Stage):
     Only the classic JIT (0.1.x) needs it: its keys hold the include path.
     """
 
-    reads = (RECIPE, RECIPE_YAML, WORKLOAD, BAKED, PROOF)
+    reads = (RECIPE, RECIPE_YAML, BAKED, PROOF)
     writes = ()
     resource = Resource.CORES
 
@@ -52,8 +53,8 @@ class Export(Stage):
         moved = self._relocate(ctx) if self.relocate_to else {}
         write_atomically(folder / "env.sh", env_script(recipe))
         write_atomically(folder / "recipe.yaml", ctx[RECIPE_YAML])
-        keys = ctx[PROOF].keys_of_problem if ctx[WORKLOAD].problems else {}
-        contents = manifest(recipe, baked, folder, ctx[WORKLOAD].problems, keys)
+        keys = ctx[PROOF].keys_of_problem if baked.problems else {}
+        contents = manifest(recipe, baked, folder, baked.problems, keys)
         if moved:
             contents["enters_the_key"]["relocated_to"] = str(include_folder(Path(self.relocate_to or "")))
         write_atomically(folder / "manifest.json", to_json(contents))
@@ -93,7 +94,14 @@ def env_script(recipe: Recipe) -> str:
         "# The kernels are there already: do not run the server's own sweep, load each at its first use.",
         f"export {no_sweep}",
     ]
-    if (Path(recipe.output.dir) / "autotune" / "v2").is_dir():
+    output = Path(recipe.output.dir)
+    if (output / FOLDER).is_dir():
+        variables = cache_variables(Path("$PREHEAT_WARM_CACHE") / FOLDER)
+        lines += [f'export {name}="{value}"' for name, value in variables.items()]
+    if (output / PROVIDER).is_dir():
+        lines.append("# FlashInfer's modules load from here without ninja and nvcc.")
+        lines.append(f'export PYTHONPATH="$PREHEAT_WARM_CACHE/{PROVIDER}${{PYTHONPATH:+:$PYTHONPATH}}"')
+    if (output / "autotune" / "v2").is_dir():
         lines.append(f'export {TACTICS_VARIABLE}="$PREHEAT_WARM_CACHE/autotune"')
     return "\n".join(lines) + "\n"
 
@@ -103,6 +111,7 @@ def manifest(
 ) -> dict[str, Any]:
     """Every file with size and hash, everything that enters a kernel key, and the problems and M covered."""
     files = [folder / "env.sh", folder / "recipe.yaml"]
+    files += [path for name in (FOLDER, PROVIDER) for path in sorted((folder / name).rglob("*")) if path.is_file()]
     files += sorted(path for path in (folder / "autotune").rglob("*.json") if path.is_file())
     files += sorted(path for path in (baked.warm_cache / "cache").rglob("*") if path.is_file())
     return {

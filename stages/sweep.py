@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline.asking.layout import Asked
 from pipeline.deepgemm.cache import publish, read_sources
+from pipeline.deepgemm.compiler import Source
 from pipeline.deepgemm.discovery import Discoverer
 from pipeline.deepgemm.farm import Compiled, Farm, default_workers
 from pipeline.deepgemm.memo import Remembered, discovery_digest, package_folder, remembered
@@ -20,7 +22,7 @@ from pipeline.engine.events import Reporter
 from pipeline.engine.host import require_writable
 from pipeline.engine.stage import Resource, Result, Skipped, Stage
 from pipeline.recipe import Mode, Recipe
-from pipeline.slots import BAKED, CHILDREN, EVENTS, RECIPE, WORKLOAD, Baked
+from pipeline.slots import ASKED, BAKED, CHILDREN, EVENTS, RECIPE, WORKLOAD, Baked
 from pipeline.virtual_gpu.build import build
 from pipeline.workload.problems import Problem
 
@@ -39,6 +41,7 @@ class Sweep(Stage):
     """Disk that one kernel may take, for the check before compiling; the largest seen is about 100 KiB."""
 
     reads = (RECIPE, EVENTS, CHILDREN, WORKLOAD)
+    may_read = (ASKED,)
     writes = (BAKED,)
     resource = Resource.CORES
     section = "sweep"
@@ -51,6 +54,8 @@ class Sweep(Stage):
         "failed",
         "missing",
         "not_in_library",
+        "rules_only_keys",
+        "server_only_keys",
         "discovery_s",
         "discovery_reused",
         "discovery_peak_bytes",
@@ -69,29 +74,45 @@ class Sweep(Stage):
 
         HostError without nvcc, with one too old for the target, or without room on the disk.
         """
-        recipe, problems, children = ctx[RECIPE], ctx[WORKLOAD].problems, ctx[CHILDREN]
+        recipe, children = ctx[RECIPE], ctx[CHILDREN]
+        problems = ctx[WORKLOAD].problems if recipe.discovery.uses_rules else ()
         progress = Reporter(ctx[EVENTS], "sweep")
         toolkit, discoverer = prepare(recipe, children)
         warm_cache = Path(recipe.output.dir).absolute() / WARM_CACHE
-        if not problems:
-            ctx[BAKED] = Baked(warm_cache, toolkit, discoverer, [])
-            return Skipped("no problem of this recipe goes to DeepGEMM; see the plan for the reasons", {"problems": 0})
-        if recipe.mode is Mode.verify:
+        server = ctx.get(ASKED)
+        asked = server.asked if server is not None else None
+        if recipe.mode is Mode.verify and (problems or server is not None):
             if not (warm_cache / "cache").is_dir():
                 raise ConfigError(f"output.dir: {warm_cache} holds no cache to verify; bake it first with mode=run")
-            ctx[BAKED] = Baked(warm_cache, toolkit, discoverer, [])
+            ctx[BAKED] = Baked(warm_cache, toolkit, discoverer, [], problems)
             return Skipped("mode=verify compiles nothing; verify launches every M again", {"problems": len(problems)})
-        needed = self.bytes_per_kernel * KERNELS_PER_PROBLEM * len(problems)
-        store_dir = Path(recipe.store.dir).absolute()
+        if not problems and asked is None:
+            ctx[BAKED] = Baked(warm_cache, toolkit, discoverer, [], problems)
+            return Skipped("no problem of this recipe goes to DeepGEMM; see the plan for the reasons", {"problems": 0})
+        store_dir, needed = Path(recipe.store.dir).absolute(), self._needed_bytes(problems, asked)
         require_writable(store_dir, key="store.dir", needed_bytes=needed)
         require_writable(warm_cache, key="output.dir", needed_bytes=needed)
-        found = self._discover(problems, discoverer, store_dir, progress)
+        found = self._discover(problems, discoverer, store_dir, progress) if problems else None
+        stub_caches = [found.stub_cache] if found is not None else []
+        stub_caches += [asked.stub_cache] if asked is not None else []
         farm = Farm(toolkit, Store(store_dir), children, self.jobs or default_workers(), recipe.target.sm)
-        sources = read_sources(found.stub_cache)
+        sources_of = {cache: read_sources(cache) for cache in stub_caches}
+        sources = list({source.key: source for each in sources_of.values() for source in each}.values())
         compiled = farm.compile(sources, lambda done: progress("kernels", _finished(done), len(sources)))
-        publish(found.stub_cache, compiled.cubins, warm_cache, toolkit=toolkit, sm=recipe.target.sm)
-        ctx[BAKED] = Baked(warm_cache, toolkit, discoverer, sources)
-        return self._result(problems, found, compiled, farm)
+        for cache, held in sources_of.items():
+            cubins = {source.key: compiled.cubins[source.key] for source in held if source.key in compiled.cubins}
+            publish(cache, cubins, warm_cache, toolkit=toolkit, sm=recipe.target.sm)
+        ctx[BAKED] = Baked(warm_cache, toolkit, discoverer, sources, problems)
+        figures = farm_figures(compiled, sources, farm)
+        if found is not None:
+            figures |= discovery_figures(problems, found)
+        if found is not None and asked is not None:
+            figures |= difference_of_keys(*({source.key for source in held} for held in sources_of.values()))
+        return concluded(problems, found, compiled, asked, figures)
+
+    def _needed_bytes(self, problems: Sequence[Problem], asked: Asked | None) -> int:
+        count = len(problems) + (len(asked.problems) if asked is not None else 0)
+        return self.bytes_per_kernel * KERNELS_PER_PROBLEM * count
 
     def _discover(
         self, problems: Sequence[Problem], discoverer: Discoverer, root: Path, progress: Reporter
@@ -101,44 +122,71 @@ class Sweep(Stage):
             root, digest, lambda cache: discoverer.record(problems, cache, lambda a, b: progress("M launched", a, b))
         )
 
-    def _result(self, problems: Sequence[Problem], found: Remembered, done: Compiled, farm: Farm) -> Result:
-        discovery = found.discovery
-        figures: dict[str, Any] = {
-            "problems": len(problems),
-            "m_values": discovery.num_launched,
-            "keys": len(discovery.keys),
-            "compiled": done.num_compiled,
-            "reused": done.num_reused,
-            "failed": len(done.failed),
-            "missing": len(set(discovery.keys) - set(done.cubins)),
-            "not_in_library": list(discovery.unavailable),
-            "discovery_s": round(discovery.seconds, 3) if found.is_new else None,
-            "discovery_reused": not found.is_new,
-            "discovery_peak_bytes": discovery.peak_bytes,
-            "farm_wall_s": round(done.wall_s, 3),
-            "farm_cpu_s": round(done.cpu_s, 3),
-            "farm_jobs": farm.num_workers,
-            "nvcc": farm.toolkit.describe(),
-        }
-        if done.failed:
-            figures["errors"] = done.failed
-            shown = "\n".join(f"{key}: {message}" for key, message in list(done.failed.items())[:3])
-            raise StageError(
-                f"nvcc rejected {len(done.failed)} of {len(discovery.keys)} kernels; the others are cached\n{shown}",
-                figures=figures,
-            )
-        if discovery.unavailable:
-            lacking = sum(problem.unavailable is not None for problem in discovery.problems)
-            raise IncompleteError(
-                f"{lacking} of {len(problems)} problems cannot be launched: {'; '.join(discovery.unavailable)}; the "
-                "others are cached. Install the deep_gemm that the server ships (requirements.txt has SGLang 0.5.23's)",
-                figures=figures,
-            )
-        summary = (
-            f"{discovery.num_launched} M of {len(problems)} problems need {len(discovery.keys)} kernels: "
-            f"{done.num_compiled} compiled in {done.wall_s:.1f} s, {done.num_reused} reused"
+
+def farm_figures(done: Compiled, sources: Sequence[Source], farm: Farm) -> dict[str, Any]:
+    """What was compiled, by what and how fast."""
+    figures: dict[str, Any] = {
+        "keys": len(sources),
+        "compiled": done.num_compiled,
+        "reused": done.num_reused,
+        "failed": len(done.failed),
+        "missing": len({source.key for source in sources} - set(done.cubins)),
+        "farm_wall_s": round(done.wall_s, 3),
+        "farm_cpu_s": round(done.cpu_s, 3),
+        "farm_jobs": farm.num_workers,
+        "nvcc": farm.toolkit.describe(),
+    }
+    return figures | ({"errors": done.failed} if done.failed else {})
+
+
+def discovery_figures(problems: Sequence[Problem], found: Remembered) -> dict[str, Any]:
+    """What the rules' problems came to."""
+    discovery = found.discovery
+    return {
+        "problems": len(problems),
+        "m_values": discovery.num_launched,
+        "not_in_library": list(discovery.unavailable),
+        "discovery_s": round(discovery.seconds, 3) if found.is_new else None,
+        "discovery_reused": not found.is_new,
+        "discovery_peak_bytes": discovery.peak_bytes,
+    }
+
+
+def difference_of_keys(by_rules: set[str], by_server: set[str]) -> dict[str, Any]:
+    """Kernels that only one of the two lists leads to."""
+    return {
+        "rules_only_keys": sorted(by_rules - by_server),
+        "server_only_keys": sorted(by_server - by_rules),
+    }
+
+
+def concluded(
+    problems: Sequence[Problem], found: Remembered | None, done: Compiled, asked: Asked | None, figures: dict[str, Any]
+) -> Result:
+    """The stage's result; StageError and IncompleteError say what is not there."""
+    num_keys = figures["keys"]
+    if done.failed:
+        shown = "\n".join(f"{key}: {message}" for key, message in list(done.failed.items())[:3])
+        raise StageError(
+            f"nvcc rejected {len(done.failed)} of {num_keys} kernels; the others are cached\n{shown}", figures=figures
         )
-        return Result(summary, figures)
+    if found is not None and found.discovery.unavailable:
+        lacking = sum(problem.unavailable is not None for problem in found.discovery.problems)
+        raise IncompleteError(
+            f"{lacking} of {len(problems)} problems cannot be launched: {'; '.join(found.discovery.unavailable)}; the "
+            "others are cached. Install the deep_gemm that the server ships (requirements.txt has SGLang 0.5.23's)",
+            figures=figures,
+        )
+    if asked is not None and asked.faults:
+        told = "\n".join(asked.faults)
+        raise IncompleteError(
+            f"{num_keys} kernels are cached, but the server's list is incomplete: {told}", figures=figures
+        )
+    launched = f"{found.discovery.num_launched} M of {len(problems)} problems" if found is not None else ""
+    by_server = f"{len(asked.problems)} problems that the server asked for" if asked is not None else ""
+    who = " and ".join(filter(None, [launched, by_server]))
+    compiled = f"{done.num_compiled} compiled in {done.wall_s:.1f} s, {done.num_reused} reused"
+    return Result(f"{who} need {num_keys} kernels: {compiled}", figures)
 
 
 def prepare(recipe: Recipe, children: Children) -> tuple[Toolkit, Discoverer]:

@@ -25,7 +25,6 @@ from pipeline.slots import (
     PROOF,
     RECIPE,
     RESERVED,
-    WORKLOAD,
     ForwardResult,
     Proof,
     Reserved,
@@ -51,7 +50,7 @@ class Verify(Stage):
     discover_on: DiscoverOn = DiscoverOn.virtual
     """real: discovery on this machine's GPU too, and its keys must be the virtual GPU's."""
 
-    reads = (RECIPE, EVENTS, KERNELS, ALLOCATED, WORKLOAD, BAKED, RESERVED, BATCH, FORWARD)
+    reads = (RECIPE, EVENTS, KERNELS, ALLOCATED, BAKED, RESERVED, BATCH, FORWARD)
     writes = (PROOF,)
     resource = Resource.DEVICE
     section = "verify"
@@ -76,11 +75,13 @@ class Verify(Stage):
 
     def run(self, ctx: View) -> Result:
         """VerifyError lists everything that is not as it should be."""
-        recipe, problems, baked = ctx[RECIPE], ctx[WORKLOAD].problems, ctx[BAKED]
+        recipe, baked = ctx[RECIPE], ctx[BAKED]
+        problems = baked.problems
         faults: list[str] = []
         figures: dict[str, Any] = {}
         if problems:
             faults += self._cache(problems, ctx, figures)
+        if problems or recipe.discovery.asks_server:
             num_cubins, cubin_faults = cache_faults(baked.warm_cache, recipe.target.sm)
             figures["cubins_checked"] = num_cubins
             faults += cubin_faults

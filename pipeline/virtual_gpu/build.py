@@ -69,9 +69,9 @@ def build(target: Target, *, cache_dir: Path, cuda_home: Path | None = None) -> 
             built.mkdir()
             _compile(built, include)
             if cublas is not None:
-                _compile_library(built, "libvcublas.so", "cublas", cublas, CUBLAS, DECLARED_CUBLAS, include)
+                _compile_library(built, "cublas", _declared(cublas, CUBLAS, DECLARED_CUBLAS), [cublas, include])
             if nccl is not None:
-                _compile_library(built, "libvnccl.so", "nccl", nccl, NCCL, DECLARED_NCCL, include)
+                _compile_library(built, "nccl", _declared(nccl, NCCL, DECLARED_NCCL), [nccl, include])
             _move_into_place(built, folder)
     return VirtualGpu(folder, target)
 
@@ -95,25 +95,25 @@ def _compile(folder: Path, include: Path) -> None:
     driver_header = (include / "cuda.h").read_text()
     (folder / "unanswered_runtime.c").write_text(unanswered_source(runtime_header, [DECLARED_RUNTIME]))
     (folder / "unanswered_driver.c").write_text(unanswered_source(driver_header, [DECLARED_DRIVER, VERSIONED_DRIVER]))
-    _link(folder, include, "libvcudart.so", SOURCES / "cudart.c", folder / "unanswered_runtime.c")
+    _link(folder, [include], "libvcudart.so", SOURCES / "cudart.c", folder / "unanswered_runtime.c")
     driver = [SOURCES / "driver.c", SOURCES / "driver_runtime.c", folder / "unanswered_driver.c"]
-    _link(folder, include, "libcuda.so.1", *driver)
-    _link(folder, include, "libnvidia-ml.so.1", SOURCES / "nvml.c")
+    _link(folder, [include], "libcuda.so.1", *driver)
+    _link(folder, [include], "libnvidia-ml.so.1", SOURCES / "nvml.c")
 
 
-def _compile_library(
-    folder: Path, output: str, source: str, headers: Path, names: tuple[str, ...], declared: re.Pattern[str], cuda: Path
-) -> None:
-    text = "".join((headers / name).read_text() for name in names)
-    generated = [NOTHING_TO_DO.format(name=name) for name in sorted(set(declared.findall(text)))]
-    rest = folder / f"nothing_to_do_{source}.c"
-    rest.write_text("\n".join(generated) + "\n")
-    _link(folder, headers, output, SOURCES / f"{source}.c", rest, more=cuda)
+def _declared(folder: Path, headers: tuple[str, ...], pattern: re.Pattern[str]) -> list[str]:
+    return sorted({name for header in headers for name in pattern.findall((folder / header).read_text())})
 
 
-def _link(folder: Path, include: Path, output: str, *sources: Path, more: Path | None = None) -> None:
-    includes = [f"-I{path}" for path in (include, more) if path is not None]
-    command = [c_compiler(), "-std=gnu11", "-O1", "-shared", "-fPIC", f"-Wl,-soname,{output}", *includes]
+def _compile_library(folder: Path, name: str, functions: list[str], includes: list[Path]) -> None:
+    rest = folder / f"nothing_to_do_{name}.c"
+    rest.write_text("\n".join(NOTHING_TO_DO.format(name=function) for function in functions) + "\n")
+    _link(folder, includes, f"libv{name}.so", SOURCES / f"{name}.c", rest)
+
+
+def _link(folder: Path, includes: list[Path], output: str, *sources: Path) -> None:
+    command = [c_compiler(), "-std=gnu11", "-O1", "-shared", "-fPIC", f"-Wl,-soname,{output}"]
+    command += [f"-I{path}" for path in includes]
     command += ["-o", str(folder / output), *map(str, sources), "-ldl"]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:

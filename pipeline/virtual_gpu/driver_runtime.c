@@ -22,9 +22,25 @@
 HAND_ON(cuDeviceGetCount, (int *count), "cudaGetDeviceCount", (int *), (count))
 HAND_ON(cuCtxGetDevice, (CUdevice *device), "cudaGetDevice", (int *), (device))
 HAND_ON(cuCtxGetDevice_v2, (CUdevice *device, CUcontext context), "cudaGetDevice", (int *), (device))
-/* Attributes have the same numbers in both. */
-HAND_ON(cuDeviceGetAttribute, (int *value, CUdevice_attribute attribute, CUdevice device), "cudaDeviceGetAttribute",
-        (int *, int, int), (value, (int)attribute, device))
+static HAND_ON(attribute_of_runtime, (int *value, CUdevice_attribute attribute, CUdevice device),
+               "cudaDeviceGetAttribute", (int *, int, int), (value, (int)attribute, device))
+
+/* Attributes have the same numbers in both; those of memory that is mapped, shared or multicast by handle are the
+ * driver's alone, and there is no such memory here. */
+CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device) {
+    switch (attribute) {
+    case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_GENERIC_COMPRESSION_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED:
+        *value = 0;
+        return CUDA_SUCCESS;
+    default:
+        return attribute_of_runtime(value, attribute, device);
+    }
+}
 HAND_ON(cuDeviceGetPCIBusId, (char *id, int length, CUdevice device), "cudaDeviceGetPCIBusId", (char *, int, int),
         (id, length, device))
 HAND_ON(cuDeviceCanAccessPeer, (int *can, CUdevice device, CUdevice peer), "cudaDeviceCanAccessPeer", (int *, int, int),

@@ -91,6 +91,10 @@ class Server:
     """Which server's rules."""
     version: str = ""
     """Its version: rules that changed are chosen by it."""
+    args: str | None = None
+    """discovery=server: further arguments of the server, as they would be typed; they have the last word."""
+    python: str | None = None
+    """discovery=server: the Python that has the server; None means this one."""
     moe_runner_backend: MoeRunner = MoeRunner.auto
     """--moe-runner-backend (SGLang), --moe-backend (vLLM)."""
     fp8_gemm_backend: DenseBackend = DenseBackend.auto

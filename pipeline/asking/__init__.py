@@ -1,0 +1,1 @@
+"""Ask the server itself: start the installed one on the virtual GPU and see what it compiles."""

@@ -1,0 +1,1 @@
+"""What runs inside the server's own Python; it imports nothing else of this project."""

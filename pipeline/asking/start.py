@@ -77,6 +77,8 @@ class Starter:
     cache_dir: Path
     """SGLANG_CACHE_DIR: all caches but DeepGEMM's."""
     limit_s: float
+    script: Path = RANK
+    """What starts the rank inside the server's Python."""
 
     def listen(self, start: Start, folder: Path, variables: Mapping[str, str], on_progress: OnProgress) -> Heard:
         """Start it in `folder`, which is its own, with `variables` over its environment; wait until it has ended."""
@@ -85,7 +87,7 @@ class Starter:
         job.write_text(json.dumps(content))
         events.touch()
         limit = ["timeout", "--signal=KILL", str(self.limit_s + GRACE_S)]
-        command = [*limit, str(self.server.python), str(RANK), str(job), str(events)]
+        command = [*limit, str(self.server.python), str(self.script), str(job), str(events)]
         environment = {**self.environment(folder), **variables}
         ended = threading.Event()
         watcher = threading.Thread(target=_relay, args=(events, on_progress, ended), daemon=True)

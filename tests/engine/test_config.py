@@ -105,7 +105,10 @@ def test_every_bad_override_of_a_command_line_has_its_line_in_one_run(all_bad: s
         ("'server.verson'", ("did you mean 'server.version'", "known: ", "server.fast_warmup")),
         ("'deepsek'", ("model: option", "did you mean 'deepseek'", "known: deepseek")),
         ("'nothing_like_it'", ("server: option", "known: sglang")),
-        ("'swep'", ("stage 'swep' is unknown", "did you mean 'sweep'", "known: adapter, align, allocate, autotune")),
+        (
+            "'swep'",
+            ("stage 'swep' is unknown", "did you mean 'sweep'", "known: adapter, align, allocate, ask, autotune"),
+        ),
         ("parallel.tp=eight", ("'eight'", "Integer")),
         ("server.fast_warmup=maybe", ("'maybe'", "bool")),
         ("on_error=stopp", ("'stopp'", "[finish, stop]")),

@@ -1,4 +1,4 @@
-"""DeepEP for one rank without its peers: buffers of the right shapes arrive, as if every peer sent what this rank sends.
+"""DeepEP for one rank without its peers: what arrives has the right shapes, as if each peer sent as much.
 
 DeepEP's own kernels are compiled ahead of time, so nothing that a server JITs hides behind them.
 """

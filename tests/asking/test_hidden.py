@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from pipeline.asking.hidden import COMPILERS, hide_compilers
+from pipeline.slots import AskedServer, Baked
+from stages.prove import without_compilers
+from tests.asking.places import Place, installed
+
+
+def test_every_compiler_tells_its_version_and_refuses_to_compile(tmp_path: Path):
+    toolkit = Place(tmp_path).toolkit
+    hidden = hide_compilers(tmp_path / "hidden", installed(), toolkit)
+    environment = {**os.environ, **hidden.environment()}
+    said = subprocess.run(["nvcc", "--version"], env=environment, capture_output=True, text=True)
+    assert said.stdout == toolkit.version_text
+    assert hidden.calls == [], "asking for the version compiles nothing"
+    for name in COMPILERS:
+        done = subprocess.run([name, "-o", "x", "kernel.cu"], env=environment, capture_output=True, text=True)
+        assert done.returncode != 0
+        assert "is hidden" in done.stderr
+    assert hidden.calls == [f"{name} -o x kernel.cu" for name in COMPILERS]
+
+
+def proof(place: Place, *arguments: str) -> tuple[dict[str, object], list[str]]:
+    server = AskedServer(place.starter, {"as configured": list(arguments)}, {}, None)
+    published = place.folder / "out" / "deep_gemm"
+    (published / "cache").mkdir(parents=True, exist_ok=True)
+    baked = Baked(published, place.toolkit, None, [], ())  # pyright: ignore[reportArgumentType] - not used here
+    return without_compilers(server, baked, place.folder / "out", place.folder / "proof", place.progress)
+
+
+def test_a_start_over_full_caches_compiles_nothing_and_answers(tmp_path: Path):
+    place = Place(tmp_path)
+    place.ask()
+    (tmp_path / "out" / "deep_gemm" / "cache" / "gemm.a").mkdir(parents=True)
+    figures, faults = proof(place)
+    assert faults == []
+    assert figures["proof_tokens_answered"] == 2
+    assert figures["proof_compiler_calls"] == []
+
+
+def test_a_module_and_a_kernel_that_lack_are_named_with_the_compiler_that_was_called(tmp_path: Path):
+    place = Place(tmp_path)
+    place.ask("--crash")
+    _, faults = proof(place)
+    told = "\n".join(faults)
+    assert "flashinfer: .cache/flashinfer/0.7.2/90a/cached_ops/norm was compiled again" in told
+    assert "deep_gemm: gemm.a was compiled again" in told
+    assert "a hidden compiler was called: nvcc --shared norm.cu" in told
+
+
+def test_a_start_that_does_not_answer_is_no_proof(tmp_path: Path):
+    place = Place(tmp_path)
+    place.ask()
+    (tmp_path / "out" / "deep_gemm" / "cache" / "gemm.a").mkdir(parents=True)
+    _, faults = proof(place, "--crash")
+    assert len(faults) == 1
+    assert "the weights are lost" in faults[0]

@@ -1,0 +1,97 @@
+"""What runs inside the server's Python, here in this one: on the virtual GPU, without a server."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline.virtual_gpu.build import build
+from tests.workload.recipes import target
+
+INSIDE = Path(__file__).parents[2] / "pipeline" / "asking" / "inside"
+
+
+@pytest.fixture(scope="module")
+def gpu(tmp_path_factory: pytest.TempPathFactory):
+    return build(target(), cache_dir=tmp_path_factory.mktemp("gpu"))
+
+
+def inside(gpu, code: str) -> str:
+    """Run code beside the modules of inside/; what it printed."""
+    environment = {**os.environ, **gpu.environment(), "PYTHONPATH": str(INSIDE)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_small_values_are_right_and_large_ones_are_left(gpu):
+    code = (
+        "import torch, values; kept = values.install()\n"
+        "x = torch.tensor([1.0, 2.0, 3.0], device='cuda')\n"
+        "y = torch.ones(4, device='cuda'); z = torch.full((2,), 7, device='cuda')\n"
+        "print((x > 1.5).tolist(), (x == x).all().item(), y.tolist(), z.tolist())\n"
+        "big = torch.ones(1 << 20, device='cuda')\n"
+        "print(big[:2].tolist(), (big > 0).dtype, (big > x[0]).shape)"
+    )
+    first, second = inside(gpu, code).split("\n")
+    assert first.startswith("[False, True, True]")
+    assert first.endswith("[1.0, 1.0, 1.0, 1.0] [7, 7]")
+    assert second == "[0.0, 0.0] torch.bool torch.Size([1048576])"
+
+
+def test_nothing_takes_effect_while_a_graph_is_captured(gpu):
+    code = (
+        "import torch, values; kept = values.install()\n"
+        "x, graph = torch.zeros(4, device='cuda'), torch.cuda.CUDAGraph()\n"
+        "with torch.cuda.graph(graph):\n    x.fill_(3)\n"
+        "print(x.tolist()); x.fill_(3); print(x.tolist())"
+    )
+    assert inside(gpu, code).split("\n") == ["[0.0, 0.0, 0.0, 0.0]", "[3.0, 3.0, 3.0, 3.0]"]
+
+
+def test_one_rank_joins_a_world_whose_other_ranks_are_played(gpu):
+    code = (
+        "import torch, peers; peers.install(); import torch.distributed as dist\n"
+        "dist.init_process_group(backend='nccl', init_method='tcp://127.0.0.1:1', world_size=32, rank=9)\n"
+        "group = dist.new_group(list(range(8, 16)), backend='gloo')\n"
+        "everyone = [None] * 8; dist.all_gather_object(everyone, {'mine': 1}, group=group)\n"
+        "x = torch.ones(4, device='cuda'); dist.all_reduce(x, group=group)\n"
+        "dist.barrier(); dist.monitored_barrier(group)\n"
+        "print(dist.get_rank(), dist.get_world_size(), dist.get_rank(group), everyone == [{'mine': 1}] * 8)"
+    )
+    assert inside(gpu, code) == "9 32 1 True"
+
+
+def test_deep_ep_delivers_the_shapes_that_the_gemms_are_given(gpu):
+    code = (
+        "import torch, deep_ep_peers\n"
+        "class Group:\n    def rank(self): return 0\n    def size(self): return 8\n"
+        "b = deep_ep_peers.Buffer(Group(), low_latency_mode=True)\n"
+        "x, ids = torch.empty(16, 7168, device='cuda'), torch.zeros(16, 8, dtype=torch.int64, device='cuda')\n"
+        "(values, scales), count, handle, event, hook = b.low_latency_dispatch(x, ids, 128, 256)\n"
+        "print(tuple(values.shape), tuple(scales.shape), scales.stride()[1:], tuple(count.shape))\n"
+        "layout = b.get_dispatch_layout(ids, 256)\n"
+        "got, _, _, each, handle, _ = b.dispatch(x, topk_idx=ids, topk_weights=ids, num_tokens_per_expert=layout[2],\n"
+        "                                        expert_alignment=128)\n"
+        "print(tuple(got.shape), set(each), len(each), tuple(b.combine(got, handle)[0].shape))"
+    )
+    first, second = inside(gpu, code).split("\n")
+    assert first == "(32, 1024, 7168) (32, 1024, 56) (1, 1024) (32,)"
+    assert second == "(128, 7168) {128} 32 (16, 7168)"
+
+
+def test_cuda_python_is_answered_by_the_virtual_runtime(gpu):
+    pytest.importorskip("cuda.bindings", reason="cuda-python is not installed here")
+    code = (
+        "import torch, cuda_python; cuda_python.install(); from cuda.bindings import runtime\n"
+        "graph = torch.cuda.CUDAGraph(); x = torch.zeros(2, device='cuda')\n"
+        "with torch.cuda.graph(graph):\n"
+        "    print(runtime.cudaStreamGetCaptureInfo(torch.cuda.current_stream().cuda_stream)[1].name)\n"
+        "print(runtime.cudaStreamGetCaptureInfo(torch.cuda.current_stream().cuda_stream)[1].name)"
+    )
+    said = inside(gpu, code).split("\n")
+    assert said == ["cudaStreamCaptureStatusActive", "cudaStreamCaptureStatusNone"]

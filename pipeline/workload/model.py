@@ -50,6 +50,8 @@ class ModelFacts:
     streams: int = 1
     """Residual streams (hc_mult of DeepSeek-V4): the model mixes them before each part."""
     model_type: str = ""
+    dtype: str | None = None
+    """What the checkpoint says its activations are in; None where it says nothing."""
 
     @property
     def num_layers(self) -> int:

@@ -251,3 +251,14 @@ def test_a_replicated_shard_that_deepgemm_refuses_is_listed_with_the_size() -> N
     workload = workload_of(deepseek(qk_rope_head_dim=32), Parallel())
     (entry,) = [entry for entry in workload.not_deepgemm if "fused_qkv_a" in entry.layer]
     assert "N 2080 is not a multiple of 64" in entry.reason
+
+
+@pytest.mark.parametrize(
+    ("dtype", "is_served"), [("bfloat16", True), (None, True), ("float16", False), ("float32", False)]
+)
+def test_dense_products_of_a_half_precision_checkpoint_stay_with_triton(dtype: str | None, is_served: bool) -> None:
+    model = deepseek()
+    model.config = {**model.config, "dtype": dtype}
+    workload = workload_of(model, TP8, **DEEP_GEMM)
+    assert (Kernel.DENSE in kernels_of(workload)) == is_served
+    assert kernels_of(workload) >= GROUPED, "the experts are cast before they are dispatched"

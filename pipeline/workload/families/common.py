@@ -27,6 +27,7 @@ def model_of(
         draft=draft,
         is_multimodal=architecture.endswith(MULTIMODAL),
         model_type=str(facts.get("model_type") or ""),
+        dtype=facts.get("dtype") or facts.get("torch_dtype"),
     )
 
 

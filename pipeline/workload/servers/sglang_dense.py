@@ -17,6 +17,7 @@ DEEPGEMM_BLOCK, BLOCK32, MXFP8_BLOCK = (128, 128), (32, 32), (1, 32)
 MULTIPLES = {DEEPGEMM_BLOCK: (64, 128), BLOCK32: (8, 32), MXFP8_BLOCK: (1, 128)}
 KERNELS = {BLOCK32: Kernel.DENSE_BLOCK32, MXFP8_BLOCK: Kernel.DENSE_MXFP8}
 ON_DEEPGEMM = (DenseBackend.auto, DenseBackend.deep_gemm, DenseBackend.flashinfer_deepgemm)
+HALF = ("float16", "float32")
 DETERMINISTIC = (AttentionBackend.auto, AttentionBackend.fa3, AttentionBackend.fa4, AttentionBackend.triton)
 BATCH_INVARIANT = "batch_invariant_ops/batch_invariant_ops.py _matmul_persistent_deepgemm"
 # matmul_persistent: narrower products stay with Triton.
@@ -59,6 +60,9 @@ def block_reason(at: Deployment, linear: Linear) -> str | None:
     """Why another kernel serves a linear of these scale blocks and this size, or None."""
     quantization = at.facts.quantization
     block = quantization.block
+    if at.facts.dtype in HALF:
+        # SGLang downcasts float32 to float16 (configs/model_config.py _get_and_verify_dtype).
+        return f"the checkpoint's dtype is {at.facts.dtype}, and DeepGEMM's dense product gives bfloat16 ({SOURCE})"
     if block == BLOCK32 and at.is_sm100 and at.server.fp8_gemm_backend is not DenseBackend.deep_gemm:
         return f"32x32 scale blocks on sm_100 need server.fp8_gemm_backend=deep_gemm ({SOURCE})"
     if block == MXFP8_BLOCK and not at.is_sm100:

@@ -33,6 +33,7 @@ from pipeline.engine.tables import Table
 from pipeline.recipe import DeviceKind, Mode, Recipe
 from pipeline.slots import ALLOCATED, CHILDREN, EVENTS, KERNELS, RECIPE, RECIPE_YAML, SEEDED
 from stages import all_stages
+from stages.ask import difference_table
 from stages.plan import Plan, PlanFormat, explanation, explanation_table, make_plan, plan_json, plan_tables
 
 if TYPE_CHECKING:
@@ -85,6 +86,8 @@ def execute(raw: DictConfig) -> int:
     report = build_report(outcomes, stages) | {"recipe": recipe.name, "run_dir": str(folder)}
     write_report(report, recipe, folder)
     print(summary(outcomes, recipe, folder).render(), end="")
+    if differences := difference_table(report.get("server", {})):
+        print(differences.render(), end="")
     for outcome in outcomes:
         if outcome.error is not None:
             tell(outcome.error)

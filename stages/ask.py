@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -112,7 +113,7 @@ def ways_to_start(recipe: Recipe) -> tuple[Path, dict[str, list[str]]]:
 def figures_of(recipe: Recipe, starter: Starter, asked: Asked, differences: list[Difference]) -> dict[str, Any]:
     """For the report; `reused` entries were in the output directory before."""
     caches = {
-        name: {"asked": there, "compiled": new, "reused": there - new}
+        name: {"asked": len(there), "compiled": new, "reused": len(there) - new}
         for name, there in asked.there.items()
         for new in [asked.compiled[name] if asked.is_new else 0]
     }
@@ -122,8 +123,8 @@ def figures_of(recipe: Recipe, starter: Starter, asked: Asked, differences: list
         "starts": list(asked.starts),
         "asked_again": asked.is_new,
         "problems": len(asked.problems),
-        "rules_only": [line.name for line in differences if line.named_by == "rules"],
-        "server_only": [line.name for line in differences if line.named_by == "server"],
+        "rules_only": named_by("rules", differences),
+        "server_only": named_by("server", differences),
         "caches": caches,
         "seconds_longest_start": asked.seconds if asked.is_new else None,
         "peak_bytes": asked.peak_bytes,
@@ -137,16 +138,22 @@ def summary(asked: Asked, differences: list[Difference]) -> str:
     by = Counter(line.named_by for line in differences)
     how = f"{len(asked.starts)} starts" if asked.is_new else "remembered"
     ended = "; INCOMPLETE: a start ended early" if asked.faults else ""
-    modules = ", ".join(f"{count} {name}" for name, count in asked.there.items())
+    modules = ", ".join(f"{len(there)} {name}" for name, there in asked.there.items())
     return (
         f"{how}: {len(asked.problems)} DeepGEMM problems, {modules}; {asked.tokens_answered} tokens answered; "
         f"rules and server agree on {by['both']}, rules alone {by['rules']}, server alone {by['server']}{ended}"
     )
 
 
-def difference_table(differences: list[Difference]) -> Table:
-    """What only one of the two names, for people."""
+def named_by(who: str, differences: list[Difference]) -> list[dict[str, str]]:
+    """The problems that only one of the two names, for the report."""
+    return [{"problem": line.name, "where": line.where} for line in differences if line.named_by == who]
+
+
+def difference_table(figures: Mapping[str, Any]) -> Table | None:
+    """The same for people; None when rules and server name the same."""
     table = Table("Rules against server", ("problem", "named by", "where"))
-    for line in differences:
-        table.add(line.name, line.named_by, line.where)
-    return table
+    rows = [(line, who) for who in ("rules", "server") for line in figures.get(f"{who}_only") or ()]
+    for line, who in rows:
+        table.add(line["problem"], who, line["where"])
+    return table if rows else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pipeline.asking.installed import InstalledServer
@@ -64,9 +64,9 @@ def entries(folder: Path) -> dict[str, set[str]]:
     return {name: {_name(folder, path) for path in folder.glob(pattern)} for name, pattern in ENTRIES.items()}
 
 
-def is_covered(counts: Mapping[str, int], there: Mapping[str, set[str]]) -> bool:
-    """Whether each cache holds at least as many entries as it once did."""
-    return all(len(there[name]) >= count for name, count in counts.items())
+def is_covered(once: Mapping[str, Sequence[str]], there: Mapping[str, set[str]]) -> bool:
+    """Whether each cache still holds the entries that it once held."""
+    return all(there[name].issuperset(names) for name, names in once.items())
 
 
 def write_flashinfer_provider(output: Path, server: InstalledServer, sm: str) -> Path | None:

@@ -29,6 +29,14 @@ BYTES_PER_START = 2 << 30
 
 
 @dataclass(frozen=True, slots=True)
+class Progress:
+    """Where starts work and whom they tell."""
+
+    scratch_dir: Path
+    tell: OnProgress
+
+
+@dataclass(frozen=True, slots=True)
 class Asked:
     """What a layout's ranks asked for, and the private DeepGEMM cache that they filled with stubs."""
 
@@ -38,8 +46,8 @@ class Asked:
     """The pipeline stages that asked for each."""
     compiled: dict[str, int]
     """New entries of each other cache."""
-    there: dict[str, int]
-    """All entries of each other cache."""
+    there: dict[str, list[str]]
+    """All entries of each other cache, in order."""
     seconds: float
     peak_bytes: int
     tokens_answered: int
@@ -68,20 +76,12 @@ def ask(starter: Starter, variants: Mapping[str, Sequence[str]], variables: Mapp
         starts=tuple(start.name for start in heard),
         problems={problem: tuple(sorted(stages)) for problem, stages in problems.items()},
         compiled={name: len(after[name] - before[name]) for name in after},
-        there={name: len(after[name]) for name in after},
+        there={name: sorted(after[name]) for name in after},
         seconds=max((said.seconds for said in heard.values()), default=0.0),
         peak_bytes=max((said.peak_bytes or 0 for said in heard.values()), default=0),
         tokens_answered=sum(said.tokens_answered for said in heard.values()),
         faults=tuple(fault(start, said) for start, said in heard.items() if not said.finished),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Where starts work and whom they tell."""
-
-    scratch_dir: Path
-    tell: OnProgress
 
 
 def run_all(

@@ -83,7 +83,8 @@ def execute(raw: DictConfig) -> int:
     log_to(folder / "run.log")
     (folder / "dag.mmd").write_text(to_mermaid(graph, stages))
     outcomes = run_stages(recipe, config.to_yaml(raw), graph, stages, folder)
-    report = build_report(outcomes, stages) | {"recipe": recipe.name, "run_dir": str(folder)}
+    report: dict[str, Any] = build_report(outcomes, stages)
+    report |= {"recipe": recipe.name, "run_dir": str(folder)}
     write_report(report, recipe, folder)
     print(summary(outcomes, recipe, folder).render(), end="")
     if differences := difference_table(report.get("server", {})):

@@ -1,9 +1,9 @@
 """Write docs/served.md: what the installed SGLang asks DeepGEMM for, beside what the rules say, family by family.
 
-    python benchmarks/served.py --python sglang/bin/python [--only MODEL] [--layouts tp8,dp8_ep8]
+    python benchmarks/served.py --python sglang/bin/python [--only MODEL] [--layouts tp8,dp8_ep8] [--place DIR]
 
-Every shipped model is started rank by rank on the virtual H200 with moe_runner_backend=deep_gemm and without CUDA graphs.
-FlashInfer's, SGLang's and Triton's own kernels are compiled on the way and kept between the models.
+Every shipped model is started rank by rank on the virtual H200 with moe_runner_backend=deep_gemm and without CUDA
+graphs. FlashInfer's, SGLang's and Triton's own kernels are compiled on the way and kept between the models.
 """
 
 from __future__ import annotations
@@ -121,11 +121,12 @@ def main() -> None:
     arguments.add_argument("--python", required=True, help="the Python that has SGLang")
     arguments.add_argument("--only", help="one model instead of all; prints instead of writing")
     arguments.add_argument("--layouts", default="tp8", help="layouts of conf/parallel, separated by commas")
+    arguments.add_argument("--place", type=Path, help="where answers are kept, so that a second run asks what is new")
     options = arguments.parse_args()
     models = (
         [options.only] if options.only else sorted(path.stem for path in (PROJECT / "conf" / "model").glob("*.yaml"))
     )
-    place = Path(tempfile.mkdtemp(prefix="preheat-served-"))
+    place: Path = options.place or Path(tempfile.mkdtemp(prefix="preheat-served-"))
     rows: list[Row] = []
     try:
         for model in models:
@@ -133,7 +134,8 @@ def main() -> None:
                 rows.append(row_of(model, layout, options.python, place))
                 say(rows[-1].line)
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        if options.place is None:
+            shutil.rmtree(place, ignore_errors=True)
     if options.only:
         print(document(rows))
     else:

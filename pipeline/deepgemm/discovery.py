@@ -6,7 +6,6 @@ import os
 import shutil
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,8 +24,8 @@ STAND_IN = Path(__file__).with_name("nvcc_stand_in")
 # Discovery's operands are larger than any card; only the address space must hold them.
 VIRTUAL_MEMORY_BYTES = 1 << 44
 SCRATCH_PREFIX = "discovery-"
-MIN_M_PER_SHARD = 16384
-MAX_SHARDS = 8
+MIN_M_PER_SHARD = 4096
+MAX_SHARDS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,19 +139,12 @@ class Discoverer:
     def _run(self, problems: Sequence[Problem], folder: Path, cache_dir: Path, on_progress: OnProgress) -> Discovery:
         started_s = time.monotonic()
         shards = split_evenly(problems, num_shards(problems, min(num_cores(), self.max_workers)))
-        total, launched = sum(len(problem.m) for problem in problems), dict[int, int]()
-
-        def run(number: int) -> Discovery:
-            def progress(done: int, _: int) -> None:
-                launched[number] = done
-                on_progress(min(sum(launched.values()), total), total)
-
-            place = folder / f"shard-{number}"
-            place.mkdir()
-            return self._run_shard([problems[index] for index in shards[number]], place, cache_dir, progress)
-
-        with ThreadPoolExecutor(len(shards), thread_name_prefix="discovery") as pool:
-            found = list(pool.map(run, range(len(shards))))
+        content = {"shards": [problems_json([problems[index] for index in shard]) for shard in shards]}
+        job = Job("pipeline.deepgemm.worker", content, folder, self.environment(folder, cache_dir))
+        answer = job.run(self.children, on_progress)
+        if answer.result is None:
+            raise StageError(_explain(answer))
+        found = [Discovery.from_json(part) for part in answer.result["shards"]]
         kernels_of = {
             index: kernels
             for shard, part in zip(shards, found, strict=True)
@@ -163,16 +155,6 @@ class Discoverer:
             seconds=time.monotonic() - started_s,
             peak_bytes=max(part.peak_bytes for part in found),
         )
-
-    def _run_shard(
-        self, problems: Sequence[Problem], folder: Path, cache_dir: Path, on_progress: OnProgress
-    ) -> Discovery:
-        content = {"problems": problems_json(problems)}
-        job = Job("pipeline.deepgemm.worker", content, folder, self.environment(folder, cache_dir))
-        answer = job.run(self.children, on_progress)
-        if answer.result is None:
-            raise StageError(_explain(answer))
-        return Discovery.from_json(answer.result)
 
     def environment(self, folder: Path, cache_dir: Path) -> dict[str, str]:
         """For a child that runs deep_gemm over `cache_dir` with the stand-in, which is put into `folder`."""
@@ -192,11 +174,13 @@ class Discoverer:
             "DG_JIT_CACHE_DIR": str(cache_dir),
             "DG_JIT_NVCC_COMPILER": str(self.compiler or stand_in),
             "PREHEAT_NVCC_VERSION": str(version),
+            # The worker forks, which a pool of BLAS threads would not survive; nothing here multiplies on the CPU.
+            "OPENBLAS_NUM_THREADS": "1",
         }
 
 
 def num_shards(problems: Sequence[Problem], cores: int) -> int:
-    """How many workers launch side by side: one starts in about as long as it launches MIN_M_PER_SHARD."""
+    """How many workers launch side by side: one is forked in about as long as it launches MIN_M_PER_SHARD."""
     total = sum(len(problem.m) for problem in problems)
     return max(1, min(cores, MAX_SHARDS, len(problems), total // MIN_M_PER_SHARD))
 

@@ -2,8 +2,8 @@
 
     python -m pipeline.deepgemm.worker JOB.json RESULT.json
 
-It prints one JSON line {"launched": ..., "total": ...} now and then; only it and launchers.py, which it loads, import
-deep_gemm here.
+The problems come in shards, each launched by a fork of this process. It prints one JSON line
+{"launched": ..., "total": ...} now and then; only it and launchers/, which it loads, import deep_gemm here.
 """
 
 from __future__ import annotations
@@ -15,25 +15,35 @@ import os
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+from pipeline.deepgemm.forks import run_in_forks
 
 PROGRESS_INTERVAL_S = 0.2
 MAX_LAUNCHES_READ = 256
 
 
 def main(job_path: str, result_path: str) -> None:
-    """Launch the job's problems and write the M -> kernels map of each."""
+    """Launch the job's problems, each shard in a fork, and write the M -> kernels map of each."""
     # What DeepGEMM starts (the stand-in, its shell) must not be put on the virtual GPU too.
     os.environ.pop("LD_PRELOAD", None)
     os.environ.pop("LD_LIBRARY_PATH", None)
-    job = json.loads(Path(job_path).read_text())
+    shards = json.loads(Path(job_path).read_text())["shards"]
+    # Imported here for the forks; it makes no CUDA context.
+    import_module("pipeline.deepgemm.launchers")
+    total = sum(count(problem["m"]) for shard in shards for problem in shard)
+    results = run_in_forks(launch_shard, shards, Path(result_path).parent, total)
+    Path(result_path).write_text(json.dumps({"shards": results}))
+
+
+def launch_shard(shard: list[dict[str, Any]], say_done: Callable[[int], None]) -> dict[str, Any]:
+    """What one fork finds out about its problems."""
     started_s = time.monotonic()
-    launches = Launches()
-    progress = Progress(sum(count(problem["m"]) for problem in job["problems"]))
-    results = [sweep(problem, launches, progress) for problem in job["problems"]]
-    outcome = {"problems": results, "seconds": time.monotonic() - started_s, "peak_bytes": peak_bytes()}
-    Path(result_path).write_text(json.dumps(outcome))
+    launches, progress = Launches(), Progress(say_done)
+    results = [sweep(problem, launches, progress) for problem in shard]
+    return {"problems": results, "seconds": time.monotonic() - started_s, "peak_bytes": peak_bytes()}
 
 
 def sweep(problem: dict[str, Any], launches: Launches, progress: Progress) -> dict[str, Any]:
@@ -166,10 +176,10 @@ class Launches:
 
 
 class Progress:
-    """Prints how far the launches are, not more often than a reader can use."""
+    """Says how far the launches are, not more often than a reader can use."""
 
-    def __init__(self, total: int) -> None:
-        self._total, self._launched, self._next_s = total, 0, 0.0
+    def __init__(self, say_done: Callable[[int], None]) -> None:
+        self._say_done, self._launched, self._next_s = say_done, 0, 0.0
 
     def step(self) -> None:
         """Count one launch."""
@@ -177,7 +187,7 @@ class Progress:
         # A clock call costs as much as a tenth of a launch, so look at it now and then only.
         if self._launched % 256 == 0 and time.monotonic() >= self._next_s:
             self._next_s = time.monotonic() + PROGRESS_INTERVAL_S
-            print(json.dumps({"launched": self._launched, "total": self._total}), flush=True)
+            self._say_done(self._launched)
 
 
 if __name__ == "__main__":

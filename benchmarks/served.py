@@ -1,9 +1,10 @@
 """Write docs/served.md: what the installed SGLang asks DeepGEMM for, beside what the rules say, family by family.
 
-    python benchmarks/served.py --python sglang/bin/python [--only MODEL] [--layouts tp8,dp8_ep8] [--place DIR]
+    python benchmarks/served.py --python sglang/bin/python [--only MODEL] [--layouts tp8/tp4,dp8_ep8] [--place DIR]
 
-Every shipped model is started rank by rank on the virtual H200 with moe_runner_backend=deep_gemm and without CUDA
-graphs. FlashInfer's, SGLang's and Triton's own kernels are compiled on the way and kept between the models.
+Every shipped model is started rank by rank on the virtual H200 without CUDA graphs, in the first of the layouts that
+its sizes allow, with moe_runner_backend=deep_gemm where SGLang has that runner for it. FlashInfer's, SGLang's and
+Triton's own kernels are compiled on the way and kept between the models.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ import argparse
 import shutil
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -23,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.bake import choice, say
 from pipeline.asking.compare import Difference, compare
 from pipeline.asking.flags import environment_of_flags
-from pipeline.asking.layout import Asked, Progress, ask_in
+from pipeline.asking.layout import Asked, Progress, ask_digest, ask_in, recall
 from pipeline.engine.children import Children
 from pipeline.engine.errors import ConfigError, WarmupError
 from pipeline.recipe import Output, Recipe, StoreChoice
@@ -37,14 +38,18 @@ from stages.ask import make_starter, ways_to_start
 PROJECT = Path(__file__).parents[1]
 DOCUMENT = PROJECT / "docs" / "served.md"
 LIMIT_S = 600
+LAYOUTS = "tp8/tp4/tp2/single,dp8_ep8/dp4_ep4"
+# Its table of 1048576 token slots for each request takes 8 GiB, which SGLang's own share of memory leaves no room for.
+FLAGS = {"glm52": "--mem-fraction-static 0.75"}
 HEAD = """# Rules against the server
 
 What SGLang 0.5.23 itself asked DeepGEMM for on the virtual H200 (dummy weights, all layers, every pipeline stage, no
-CUDA graphs, `moe_runner_backend=deep_gemm`), beside what the rules list.
+CUDA graphs), beside what the rules list. The layout is the first of tp8, tp4, tp2 and single
+that the model's sizes allow, and of dp8_ep8 and dp4_ep4; the runner is DeepGEMM's where SGLang has it for the model.
 `python benchmarks/served.py --python PYTHON` writes this file; the tests run DeepSeek-V3 in three of the layouts.
 A start that ended early counts for what it asked until then.
 
-| model | layout | both | rules alone | server alone | starts | seconds | how it ended |
+| model | layout, MoE runner | both | rules alone | server alone | starts | seconds | how it ended |
 |---|---|---|---|---|---|---|---|
 """
 
@@ -57,46 +62,58 @@ class Row:
     layout: str
     differences: tuple[Difference, ...]
     asked: Asked | None
-    seconds: float
     ended: str
 
     @property
     def line(self) -> str:
         """Its line in the table."""
         by = Counter(difference.named_by for difference in self.differences)
-        starts = len(self.asked.starts) if self.asked is not None else 0
+        starts, seconds = (len(self.asked.starts), self.asked.seconds) if self.asked is not None else (0, 0.0)
         counts = f"{by['both']} | {by['rules']} | {by['server']}"
-        return f"| {self.model} | {self.layout} | {counts} | {starts} | {self.seconds:.0f} | {self.ended} |"
+        return f"| {self.model} | {self.layout} | {counts} | {starts} | {seconds:.0f} | {self.ended} |"
 
 
-def row_of(model: str, layout: str, python: str, place: Path) -> Row:
-    """Ask the server for one model and layout."""
-    recipe = Recipe(
-        model=choice("model", model, Model),
-        parallel=choice("parallel", layout, Parallel),
-        server=choice("server", "sglang", Server),
-        target=choice("target", "h200", Target),
-        output=Output(dir=str(place / "out")),
-        store=StoreChoice(dir=str(place / "store")),
-    )
-    recipe.server.python, recipe.server.moe_runner_backend = python, MoeRunner.deep_gemm
-    recipe.server.disable_cuda_graph = True
-    started_s = time.monotonic()
-    try:
-        problems = derive(recipe.model, recipe.parallel, recipe.server, recipe.target).problems
-    except ConfigError as error:
-        return Row(model, layout, (), None, 0.0, f"the rules refuse it: {error.problems[0]}")
+def recipe_of(model: str, layouts: Sequence[str], python: str, place: Path) -> tuple[Recipe, str] | str:
+    """(recipe, what to call it) of the first layout and runner that the rules accept, or why they accept none."""
+    refused: list[str] = []
+    for layout, runner in product(layouts, (MoeRunner.deep_gemm, MoeRunner.auto)):
+        recipe = Recipe(
+            model=choice("model", model, Model),
+            parallel=choice("parallel", layout, Parallel),
+            server=choice("server", "sglang", Server),
+            target=choice("target", "h200", Target),
+            output=Output(dir=str(place / "out")),
+            store=StoreChoice(dir=str(place / "store")),
+        )
+        recipe.server.python, recipe.server.moe_runner_backend = python, runner
+        recipe.server.disable_cuda_graph, recipe.server.args = True, FLAGS.get(model)
+        try:
+            derive(recipe.model, recipe.parallel, recipe.server, recipe.target)
+        except ConfigError as error:
+            refused += error.problems
+            continue
+        return recipe, " ".join(filter(None, [f"{layout}, {runner.name}", recipe.server.args]))
+    return f"the rules refuse it: {refused[-1]}"
+
+
+def row_of(model: str, layouts: Sequence[str], python: str, place: Path) -> Row:
+    """Ask the server for one model."""
+    chosen = recipe_of(model, layouts, python, place)
+    if isinstance(chosen, str):
+        return Row(model, layouts[-1], (), None, chosen)
+    recipe, name = chosen
+    problems = derive(recipe.model, recipe.parallel, recipe.server, recipe.target).problems
     starter = make_starter(recipe, Children(), LIMIT_S)
-    _, ways = ways_to_start(recipe)
+    checkpoint, ways = ways_to_start(recipe)
     places = Progress(place / "scratch", lambda done, total: None)
     variables = environment_of_flags(recipe.server, recipe.parallel)
+    store, digest = place / "store", ask_digest(starter, ways, checkpoint)
     try:
-        asked = ask_in(place / "store", f"{model}-{layout}", starter, ways, variables, places)
+        asked = recall(store, digest) or ask_in(store, digest, starter, ways, variables, places)
     except WarmupError as error:
-        return Row(model, layout, (), None, time.monotonic() - started_s, str(error).splitlines()[-1])
+        return Row(model, name, (), None, str(error).splitlines()[-1])
     ended = "served to the end" if not asked.faults else asked.faults[0].splitlines()[-1].replace("|", "/")
-    seconds = time.monotonic() - started_s
-    return Row(model, layout, tuple(compare(problems, asked)), asked, seconds, ended)
+    return Row(model, name, tuple(compare(problems, asked)), asked, ended)
 
 
 def document(rows: Sequence[Row]) -> str:
@@ -120,7 +137,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--python", required=True, help="the Python that has SGLang")
     arguments.add_argument("--only", help="one model instead of all; prints instead of writing")
-    arguments.add_argument("--layouts", default="tp8", help="layouts of conf/parallel, separated by commas")
+    arguments.add_argument("--layouts", default=LAYOUTS, help="each the first of several that the model allows")
     arguments.add_argument("--place", type=Path, help="where answers are kept, so that a second run asks what is new")
     options = arguments.parse_args()
     models = (
@@ -130,8 +147,8 @@ def main() -> None:
     rows: list[Row] = []
     try:
         for model in models:
-            for layout in options.layouts.split(","):
-                rows.append(row_of(model, layout, options.python, place))
+            for layouts in options.layouts.split(","):
+                rows.append(row_of(model, layouts.split("/"), options.python, place))
                 say(rows[-1].line)
     finally:
         if options.place is None:

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cuda.h>
 
@@ -82,6 +83,10 @@ CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned num_op
     return CUDA_SUCCESS;
 }
 CUresult cuModuleLoadData(CUmodule *module, const void *image) { return cuModuleLoadDataEx(module, image, 0, NULL, NULL); }
+/* Inductor's launcher loads Triton's cubins from their files; DeepGEMM's come through cuLibraryLoadFromFile. */
+CUresult cuModuleLoad(CUmodule *module, const char *path) {
+    return access(path, R_OK) == 0 ? cuModuleLoadData(module, NULL) : CUDA_ERROR_FILE_NOT_FOUND;
+}
 CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image) { return cuModuleLoadData(module, image); }
 CUresult cuModuleUnload(CUmodule module) { return CUDA_SUCCESS; }
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {

@@ -148,6 +148,19 @@ def test_a_triton_kernel_is_compiled_for_the_target_and_launched(gpu, tmp_path: 
     assert said.stdout.split() == ["100", "True"], said.stderr
 
 
+def test_what_inductor_compiles_is_loaded_from_its_file_and_launched(gpu, tmp_path: Path):
+    code = (
+        "import torch\n"
+        "twice = torch.compile(lambda x: x.unsqueeze(-1) * x.unsqueeze(-2))\n"
+        "print(tuple(twice(torch.ones(64, 32, device='cuda')).shape))\n"
+    )
+    caches = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"), "TRITON_CACHE_DIR": str(tmp_path / "triton")}
+    environment = {**os.environ, **gpu.environment(), **caches}
+    said = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert said.stdout.strip() == "(64, 32, 32)", said.stderr
+    assert list(tmp_path.glob("**/*.cubin"))
+
+
 def test_values_that_are_written_and_read_back_are_right(gpu):
     code = (
         "import torch\n"

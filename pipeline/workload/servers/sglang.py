@@ -14,7 +14,6 @@ from pipeline.workload.parallel import A2A, split_layers_last
 from pipeline.workload.problems import Kernel, MList, NotDeepGemm, Options, Problem
 from pipeline.workload.servers import (
     DeepEpMode,
-    MoeRunner,
     held,
     release,
     sglang_batches,
@@ -117,12 +116,7 @@ class SglangRules(Deployment):
                 found.append("parallel.moe_a2a_backend=pplx needs parallel.attn_dp of at least 2 (moe_hook.py)")
             if self.server.deepep_mode is DeepEpMode.normal:
                 found.append("parallel.moe_a2a_backend=pplx has no normal mode; set server.deepep_mode=auto")
-        asks_deep_gemm = self.server.moe_runner_backend is MoeRunner.deep_gemm
-        if experts is not None and asks_deep_gemm and self.facts.quantization.is_compressed_tensors:
-            found.append(
-                "server.moe_runner_backend=deep_gemm: SGLang has no DeepGEMM runner for compressed-tensors experts "
-                "and would fail; set it to auto"
-            )
+        found += sglang_experts.runner_problems(self)
         return list(dict.fromkeys(found))
 
     def split(self, num_layers: int) -> list[int]:

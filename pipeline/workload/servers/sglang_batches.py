@@ -25,6 +25,8 @@ MEMORY_CLASSES = (
 LARGEST_CLASS = (16384, 512, 512)
 # SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK, its default.
 DISPATCH_TOKENS_PER_RANK = 128
+# moe_intermediate_size of a Qwen3-Next or Qwen3.5 config that names none (configs/qwen3_next.py).
+DEFAULT_MOE_SIZE = 512
 # model_executor/runner/flashinfer_autotune.py should_run_flashinfer_autotune, the MoE consumers.
 AUTOTUNED_RUNNERS = tuple(runner for runner in MoeRunner if runner.name.startswith("flashinfer_"))
 
@@ -57,7 +59,21 @@ def size_problems(facts: ModelFacts, parallel: Parallel) -> list[str]:
         found += must_divide("moe_intermediate_size", experts.intermediate, "the expert tp", tp, "parallel.ep or tp")
         if parallel.tp > experts.num:
             found.append(f"parallel.tp {parallel.tp} exceeds the model's {experts.num} experts; lower parallel.tp")
-    return found
+    return found + dense_qwen35_problems(facts, parallel)
+
+
+def dense_qwen35_problems(facts: ModelFacts, parallel: Parallel) -> list[str]:
+    """model_runner_components/moe_ep_setup.py checks experts wherever the config's class has a size for them."""
+    quantization = facts.quantization
+    if facts.family != "qwen3_5" or facts.experts is not None or quantization.method != "fp8":
+        return []
+    size, tp, block = DEFAULT_MOE_SIZE, parallel.moe_tp, quantization.block
+    if block is None or (size // tp) % block[0] == 0:
+        return []
+    return [
+        f"parallel.tp {parallel.tp}: SGLang takes a dense Qwen3.5 for one with experts of {size} and refuses to cut "
+        f"them into {tp}, which cuts a scale block of {block[0]}; lower parallel.tp, or raise parallel.ep"
+    ]
 
 
 def requires_mlp_sync(parallel: Parallel) -> bool:

@@ -51,6 +51,19 @@ def runner(at: Deployment) -> MoeRunner:
     return MoeRunner.triton
 
 
+def runner_problems(at: Deployment) -> list[str]:
+    """Experts that SGLang hands to DeepGEMM when told so, and then fails: at load, or at the first request."""
+    experts, quantization = at.facts.experts, at.facts.quantization
+    if experts is None or at.server.moe_runner_backend is not MoeRunner.deep_gemm:
+        return []
+    fails, ending = "server.moe_runner_backend=deep_gemm: SGLang", "and would fail; set it to auto"
+    if quantization.is_compressed_tensors:
+        return [f"{fails} has no DeepGEMM runner for compressed-tensors experts {ending}"]
+    if not at.is_sm100 and (experts.scheme == FP4_EXPERTS or quantization.method == "mxfp4"):
+        return [f"{fails} would call DeepGEMM with FP4 experts, which it takes from sm_100 on only, {ending}"]
+    return []
+
+
 def not_fused(at: Deployment, *, draft: bool = False) -> str | None:
     """Why the shared experts stay apart, or None when they become extra groups of the routed ones."""
     facts, server, parallel = at.facts, at.server, at.parallel

@@ -147,12 +147,11 @@ def test_the_indexers_key_is_fused_where_its_positions_are_interleaved(interleav
 
 
 def test_a_text_config_inside_a_multimodal_one_is_read() -> None:
-    flat = shipped("qwen35_35b_a3b").config
-    outer = {name: flat[name] for name in ("architectures", "quantization_config")}
-    inner = {name: value for name, value in flat.items() if name not in outer}
     nested = shipped("qwen35_35b_a3b")
-    nested.config = {**outer, "model_type": "qwen3_5_moe", "text_config": inner}
-    assert shapes_of(workload_of(nested, TP2)) == shapes_of(workload_of(shipped("qwen35_35b_a3b"), TP2))
+    flat = shipped("qwen35_35b_a3b")
+    flat.config = {**flat.config, **flat.config["text_config"]}
+    del flat.config["text_config"]
+    assert shapes_of(workload_of(nested, TP2)) == shapes_of(workload_of(flat, TP2))
 
 
 def test_kimi_k25_keeps_everything_from_deepgemm_and_says_why() -> None:
@@ -178,6 +177,22 @@ def test_a_shard_that_cuts_a_scale_block_is_refused_for_every_family(model: str,
     with pytest.raises(ConfigError) as refused:
         workload_of(shipped(model), parallel)
     assert any(line.startswith(said) or said in line for line in refused.value.problems), refused.value.problems
+
+
+def test_a_dense_qwen35_meets_sglangs_check_of_experts() -> None:
+    """Seen on the virtual GPU: (moe_intermediate_size=512 / moe_tp_size=8) % weight_block_size_n=128."""
+    assert workload_of(shipped("qwen36_27b"), TP4).problems
+    with pytest.raises(ConfigError, match="experts of 512 .* a scale block of 128; lower parallel.tp"):
+        workload_of(shipped("qwen36_27b"), TP8)
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [("glm46", "compressed-tensors experts"), ("deepseek_v4_flash", "FP4 experts"), ("gpt_oss_120b", "FP4 experts")],
+)
+def test_experts_on_which_the_deepgemm_runner_fails_are_refused(model: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=f"moe_runner_backend=deep_gemm: SGLang .*{said}.* set it to auto"):
+        workload_of(shipped(model), TP8, **DEEP_GEMM)
 
 
 def test_a_merged_weight_is_checked_even_where_every_rank_holds_it_whole() -> None:

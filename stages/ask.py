@@ -50,6 +50,7 @@ class Ask(Stage):
         "rules_only",
         "server_only",
         "caches",
+        "cute_dsl",
         "seconds_longest_start",
         "peak_bytes",
         "tokens_answered",
@@ -126,6 +127,7 @@ def figures_of(recipe: Recipe, starter: Starter, asked: Asked, differences: list
         "rules_only": named_by("rules", differences),
         "server_only": named_by("server", differences),
         "caches": caches,
+        "cute_dsl": asked.cute_dsl,
         "seconds_longest_start": asked.seconds if asked.is_new else None,
         "peak_bytes": asked.peak_bytes,
         "tokens_answered": asked.tokens_answered,
@@ -138,7 +140,9 @@ def summary(asked: Asked, differences: list[Difference]) -> str:
     by = Counter(line.named_by for line in differences)
     how = f"{len(asked.starts)} starts" if asked.is_new else "remembered"
     ended = "; INCOMPLETE: a start ended early" if asked.faults else ""
-    modules = ", ".join(f"{len(there)} {name}" for name, there in asked.there.items())
+    modules = ", ".join(f"{len(there)} {name}" for name, there in asked.there.items() if there)
+    if asked.cute_dsl:
+        modules += f", {len(asked.cute_dsl)} of CuTe-DSL, which every start compiles again"
     return (
         f"{how}: {len(asked.problems)} DeepGEMM problems, {modules}; {asked.tokens_answered} tokens answered; "
         f"rules and server agree on {by['both']}, rules alone {by['rules']}, server alone {by['server']}{ended}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.asking.caches import FOLDER, PROVIDER, cache_variables
+from pipeline.asking.caches import FOLDER, INSTEAD_OF_CUTE, PROVIDER, cache_variables
 from pipeline.deepgemm.classic_keys import Compiler, compiler_of, include_folder, is_classic, relocate
 from pipeline.deepgemm.compiler import Source
 from pipeline.deepgemm.memo import distribution_version, package_folder
@@ -98,6 +98,8 @@ def env_script(recipe: Recipe) -> str:
     if (output / FOLDER).is_dir():
         variables = cache_variables(Path("$PREHEAT_WARM_CACHE") / FOLDER)
         lines += [f'export {name}="{value}"' for name, value in variables.items()]
+        lines.append("# CuTe-DSL keeps no compiled kernel on disk; FlashInfer's CUDA norms are in the cache.")
+        lines += [f"export {name}={value}" for name, value in INSTEAD_OF_CUTE.items()]
     if (output / PROVIDER).is_dir():
         lines.append("# FlashInfer's modules load from here without ninja and nvcc.")
         lines.append(f'export PYTHONPATH="$PREHEAT_WARM_CACHE/{PROVIDER}${{PYTHONPATH:+:$PYTHONPATH}}"')

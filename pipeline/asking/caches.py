@@ -19,9 +19,13 @@ ENTRIES = {
     "triton": "triton/*/*.cubin",
     "triton_launchers": "triton/*/*.so",
     "sglang_jit": "jit/*/*/*/*/*.so",
+    "tilelang": "tilelang/*/*/kernels/*/executable.so",
+    "inductor": "inductor/fxgraph/*/*/*",
 }
 # SGLang's own modules do not follow SGLANG_CACHE_DIR.
 VARIABLES = {"SGLANG_CACHE_DIR": ".", "SGLANG_JIT_CACHE_DIR": "jit"}
+# CuTe-DSL keeps no compiled kernel on disk. FlashInfer has its norms in CUDA too, and those it keeps.
+INSTEAD_OF_CUTE = {"FLASHINFER_USE_CUDA_NORM": "1"}
 SHIM = '''"""FlashInfer modules that are compiled already; flashinfer asks a package of this name for them."""
 
 import json

@@ -7,7 +7,8 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -48,6 +49,8 @@ class Asked:
     """New entries of each other cache."""
     there: dict[str, list[str]]
     """All entries of each other cache, in order."""
+    cute_dsl: list[str]
+    """CuTe-DSL kernels, with as many entries for each as one start compiled; every start compiles them again."""
     seconds: float
     peak_bytes: int
     tokens_answered: int
@@ -77,11 +80,20 @@ def ask(starter: Starter, variants: Mapping[str, Sequence[str]], variables: Mapp
         problems={problem: tuple(sorted(stages)) for problem, stages in problems.items()},
         compiled={name: len(after[name] - before[name]) for name in after},
         there={name: sorted(after[name]) for name in after},
+        cute_dsl=most_of_each([said.cute_dsl for said in heard.values()]),
         seconds=max((said.seconds for said in heard.values()), default=0.0),
         peak_bytes=max((said.peak_bytes or 0 for said in heard.values()), default=0),
         tokens_answered=sum(said.tokens_answered for said in heard.values()),
         faults=tuple(fault(start, said) for start, said in heard.items() if not said.finished),
     )
+
+
+def most_of_each(starts: Iterable[Sequence[str]]) -> list[str]:
+    """Each name as often as the start that has it most often."""
+    most: Counter[str] = Counter()
+    for names in starts:
+        most |= Counter(names)
+    return sorted(most.elements())
 
 
 def run_all(

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.asking.caches import cache_variables
+from pipeline.asking.caches import INSTEAD_OF_CUTE, cache_variables
 from pipeline.asking.installed import InstalledServer, build_environment
 from pipeline.deepgemm.discovery import STAND_IN
 from pipeline.deepgemm.toolkit import Toolkit
@@ -26,8 +26,6 @@ POLL_S = 0.5
 # faulthandler prints every thread's stack that long before the child is killed.
 GRACE_S = 15
 UNANSWERED = "is not answered"
-# CuTe-DSL links its runtime statically, where the virtual GPU cannot answer; FlashInfer has the same kernels in CUDA.
-INSTEAD_OF_CUTE = {"FLASHINFER_USE_CUDA_NORM": "1"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +52,8 @@ class Heard:
     """What one start said."""
 
     problems: tuple[AskedProblem, ...]
+    cute_dsl: tuple[str, ...]
+    """Kernels that CuTe-DSL compiled; it keeps them in memory only."""
     num_stages: int
     batches: int
     tokens_answered: int
@@ -137,6 +137,7 @@ def heard(events: Path, output: Path) -> Heard:
     lines = [line for line in output.read_text(errors="replace").splitlines() if line.strip()]
     return Heard(
         problems=tuple(dict.fromkeys(problems)),
+        cute_dsl=tuple(e["kernel"] for e in said if e["event"] == "cute_dsl"),
         num_stages=next((e["pp"] for e in said if e["event"] == "layout"), 1),
         batches=sum(e["event"] == "batch" for e in said),
         tokens_answered=sum(e["requests"] for e in said if e["event"] == "batch" and e["mode"] == "DECODE"),

@@ -57,6 +57,8 @@ def main(job_path, events_path):
         subprocess.run(["nvcc", "--shared", "norm.cu"], check=False)
         module.parent.mkdir(parents=True, exist_ok=True)
         module.write_text("module")
+    for kernel in ("norm.Norm", "delta.Rule", "delta.Rule"):
+        say("cute_dsl", kernel=kernel, seconds=0.1)
     say("wave", done=1, total=1, tokens=4, requests=2)
     say("batch", mode="EXTEND", requests=2, tokens=8)
     say("batch", mode="DECODE", requests=2, tokens=8)

@@ -19,11 +19,15 @@ def fill(folder: Path, *names: str) -> None:
 
 def test_entries_are_the_folders_that_hold_a_finished_product(tmp_path: Path):
     fill(tmp_path, f"{OPS}/norm/norm.so", f"{OPS}/gemm/build.ninja", "triton/AB/k.cubin", "triton/CD/k.json")
+    fill(tmp_path, "tilelang/0.1/linux/kernels/EF/executable.so", "tilelang/0.1/linux/.staging/EF/executable.so")
+    fill(tmp_path, "inductor/fxgraph/ab/key/graph", "inductor/ab/cab.py")
     fill(tmp_path, "jit/sm90a/rope/build-1/deps-2/rope.so", "jit/sm90a/rope/build-1/.staging-3/rope.o")
     found = entries(tmp_path)
     assert found["flashinfer"] == {f"{OPS}/norm"}
     assert found["triton"] == {"triton/AB"}
     assert found["sglang_jit"] == {"jit/sm90a/rope/build-1/deps-2"}
+    assert found["tilelang"] == {"tilelang/0.1/linux/kernels/EF"}
+    assert found["inductor"] == {"inductor/fxgraph/ab/key"}
     assert is_covered({"triton": ["triton/AB"], "flashinfer": [f"{OPS}/norm"]}, found)
     assert not is_covered({"triton": ["triton/AB", "triton/CD"]}, found)
 

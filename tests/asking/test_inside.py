@@ -95,3 +95,31 @@ def test_cuda_python_is_answered_by_the_virtual_runtime(gpu):
     )
     said = inside(gpu, code).split("\n")
     assert said == ["cudaStreamCaptureStatusActive", "cudaStreamCaptureStatusNone"]
+
+
+CUTE_KERNEL = """
+import cutlass
+from cutlass import cute
+
+@cute.kernel
+def nothing(x: cute.Tensor):
+    pass
+
+@cute.jit
+def launch_nothing(x: cute.Tensor):
+    nothing(x).launch(grid=(1, 1, 1), block=(32, 1, 1))
+"""
+
+
+def test_a_cute_dsl_kernel_is_compiled_and_noted_and_not_launched(gpu, tmp_path: Path):
+    pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed here")
+    (tmp_path / "cute_kernel.py").write_text(CUTE_KERNEL)
+    code = (
+        "import torch, cute_dsl; cute_dsl.install(lambda event, **data: print(event, data['kernel']))\n"
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "from cutlass import cute; from cutlass.cute.runtime import from_dlpack; import cute_kernel\n"
+        "x = from_dlpack(torch.zeros(32, device='cuda'))\n"
+        "compiled = cute.compile(cute_kernel.launch_nothing, x)\n"
+        "print(compiled(x), compiled.ir_module is not None)"
+    )
+    assert inside(gpu, code).split("\n") == ["cute_dsl cute_kernel.launch_nothing", "None True"]

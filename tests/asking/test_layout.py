@@ -33,6 +33,11 @@ def test_other_caches_are_filled_for_real_and_counted(tmp_path: Path):
     assert second.compiled["flashinfer"] == 0
 
 
+def test_cute_dsl_kernels_count_once_for_all_starts(tmp_path: Path):
+    asked = Place(tmp_path).ask(variants={"as configured": ["--stages", "2"]})
+    assert asked.cute_dsl == ["delta.Rule", "delta.Rule", "norm.Norm"]
+
+
 def test_arguments_that_the_server_refuses_come_back_in_its_own_words(tmp_path: Path):
     with pytest.raises(ConfigError, match="server.args: unrecognized arguments: --bogus"):
         Place(tmp_path).ask("--refuse")

@@ -19,6 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 import cuda_python  # noqa: E402
+import cute_dsl  # noqa: E402
 import deep_ep_peers  # noqa: E402
 import peers  # noqa: E402
 import values  # noqa: E402
@@ -61,6 +62,7 @@ def main(job_path, events_path):
     peers.install()
     peers.install_in_sglang()
     cuda_python.install()
+    cute_dsl.install(events)
     deep_ep_peers.install()
     scheduler = start(job, events)
     events("up")

@@ -51,6 +51,7 @@ class Ask(Stage):
         "server_only",
         "caches",
         "cute_dsl",
+        "autotune_keys",
         "seconds_longest_start",
         "peak_bytes",
         "tokens_answered",
@@ -128,6 +129,7 @@ def figures_of(recipe: Recipe, starter: Starter, asked: Asked, differences: list
         "server_only": named_by("server", differences),
         "caches": caches,
         "cute_dsl": asked.cute_dsl,
+        "autotune_keys": asked.autotune_keys,
         "seconds_longest_start": asked.seconds if asked.is_new else None,
         "peak_bytes": asked.peak_bytes,
         "tokens_answered": asked.tokens_answered,
@@ -143,6 +145,8 @@ def summary(asked: Asked, differences: list[Difference]) -> str:
     modules = ", ".join(f"{len(there)} {name}" for name, there in asked.there.items() if there)
     if asked.cute_dsl:
         modules += f", {len(asked.cute_dsl)} of CuTe-DSL, which every start compiles again"
+    if asked.autotune_keys:
+        modules += f", {len(asked.autotune_keys)} autotune keys, to be tuned on the card"
     return (
         f"{how}: {len(asked.problems)} DeepGEMM problems, {modules}; {asked.tokens_answered} tokens answered; "
         f"rules and server agree on {by['both']}, rules alone {by['rules']}, server alone {by['server']}{ended}"

@@ -51,6 +51,8 @@ class Asked:
     """All entries of each other cache, in order."""
     cute_dsl: list[str]
     """CuTe-DSL kernels, with as many entries for each as one start compiled; every start compiles them again."""
+    autotune_keys: list[str]
+    """What FlashInfer would tune on the card: operation and shapes; nothing is timed here."""
     seconds: float
     peak_bytes: int
     tokens_answered: int
@@ -81,6 +83,7 @@ def ask(starter: Starter, variants: Mapping[str, Sequence[str]], variables: Mapp
         compiled={name: len(after[name] - before[name]) for name in after},
         there={name: sorted(after[name]) for name in after},
         cute_dsl=most_of_each([said.cute_dsl for said in heard.values()]),
+        autotune_keys=sorted({key for said in heard.values() for key in said.autotune_keys}),
         seconds=max((said.seconds for said in heard.values()), default=0.0),
         peak_bytes=max((said.peak_bytes or 0 for said in heard.values()), default=0),
         tokens_answered=sum(said.tokens_answered for said in heard.values()),

@@ -54,6 +54,8 @@ class Heard:
     problems: tuple[AskedProblem, ...]
     cute_dsl: tuple[str, ...]
     """Kernels that CuTe-DSL compiled; it keeps them in memory only."""
+    autotune_keys: tuple[str, ...]
+    """What FlashInfer would have tuned: operation and shapes."""
     num_stages: int
     batches: int
     tokens_answered: int
@@ -138,6 +140,7 @@ def heard(events: Path, output: Path) -> Heard:
     return Heard(
         problems=tuple(dict.fromkeys(problems)),
         cute_dsl=tuple(e["kernel"] for e in said if e["event"] == "cute_dsl"),
+        autotune_keys=tuple(sorted({e["key"] for e in said if e["event"] == "autotune"})),
         num_stages=next((e["pp"] for e in said if e["event"] == "layout"), 1),
         batches=sum(e["event"] == "batch" for e in said),
         tokens_answered=sum(e["requests"] for e in said if e["event"] == "batch" and e["mode"] == "DECODE"),

@@ -59,6 +59,8 @@ def main(job_path, events_path):
         module.write_text("module")
     for kernel in ("norm.Norm", "delta.Rule", "delta.Rule"):
         say("cute_dsl", kernel=kernel, seconds=0.1)
+    for key in ("mm ((1, 64),)", "mm ((2, 64),)", "mm ((1, 64),)"):
+        say("autotune", key=key)
     say("wave", done=1, total=1, tokens=4, requests=2)
     say("batch", mode="EXTEND", requests=2, tokens=8)
     say("batch", mode="DECODE", requests=2, tokens=8)

@@ -11,7 +11,7 @@ from tests.workload.recipes import server, target, tiny
 
 
 def asked(problems: dict[AskedProblem, tuple[int, ...]]) -> Asked:
-    return Asked(Path(), ("one",), problems, {}, {}, [], 1.0, 1, 1, ())
+    return Asked(Path(), ("one",), problems, {}, {}, [], [], 1.0, 1, 1, ())
 
 
 def test_each_problem_is_named_once_with_whoever_knows_it():

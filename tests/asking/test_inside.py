@@ -123,3 +123,20 @@ def test_a_cute_dsl_kernel_is_compiled_and_noted_and_not_launched(gpu, tmp_path:
         "print(compiled(x), compiled.ir_module is not None)"
     )
     assert inside(gpu, code).split("\n") == ["cute_dsl cute_kernel.launch_nothing", "None True"]
+
+
+def test_what_flashinfer_would_tune_is_noted_and_not_timed(gpu, tmp_path: Path):
+    pytest.importorskip("flashinfer", reason="flashinfer-python is not installed here")
+    code = (
+        "import torch, flashinfer_tuner; flashinfer_tuner.install(lambda event, **data: print(event, data['key']))\n"
+        "from flashinfer.autotuner import AutoTuner, DynamicTensorSpec, TunableRunner, TuningConfig, autotune\n"
+        "class Runner(TunableRunner):\n"
+        "    def get_valid_tactics(self, inputs, profile): return [0, 1]\n"
+        "    def forward(self, inputs, tactic=-1, do_preparation=False, **more): raise SystemExit('it was run')\n"
+        "spec = DynamicTensorSpec((0,), (0,), (16, 8), lambda m: m)\n"
+        "config, x = TuningConfig(dynamic_tensor_specs=(spec,)), torch.empty(16, 64, device='cuda')\n"
+        f"with autotune(True, cache={str(tmp_path / 'tactics.json')!r}):\n"
+        "    print(AutoTuner.get().choose_one('mm', [Runner()], config, [x])[1])"
+    )
+    assert inside(gpu, code).split("\n") == ["autotune mm ((8, 64),)", "autotune mm ((16, 64),)", "-1"]
+    assert not list(tmp_path.iterdir())

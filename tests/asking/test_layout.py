@@ -38,6 +38,11 @@ def test_cute_dsl_kernels_count_once_for_all_starts(tmp_path: Path):
     assert asked.cute_dsl == ["delta.Rule", "delta.Rule", "norm.Norm"]
 
 
+def test_autotune_keys_are_those_of_all_starts(tmp_path: Path):
+    asked = Place(tmp_path).ask(variants={"as configured": ["--stages", "2"]})
+    assert asked.autotune_keys == ["mm ((1, 64),)", "mm ((2, 64),)"]
+
+
 def test_arguments_that_the_server_refuses_come_back_in_its_own_words(tmp_path: Path):
     with pytest.raises(ConfigError, match="server.args: unrecognized arguments: --bogus"):
         Place(tmp_path).ask("--refuse")

@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import cuda_python  # noqa: E402
 import cute_dsl  # noqa: E402
 import deep_ep_peers  # noqa: E402
+import flashinfer_tuner  # noqa: E402
 import peers  # noqa: E402
 import values  # noqa: E402
 
@@ -63,6 +64,7 @@ def main(job_path, events_path):
     peers.install_in_sglang()
     cuda_python.install()
     cute_dsl.install(events)
+    flashinfer_tuner.install(events)
     deep_ep_peers.install()
     scheduler = start(job, events)
     events("up")

@@ -21,7 +21,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.bake import choice, say
+from benchmarks.bake import choice
 from pipeline.asking.compare import Difference, compare
 from pipeline.asking.flags import environment_of_flags
 from pipeline.asking.layout import Asked, Progress, ask_digest, ask_in, recall
@@ -37,7 +37,7 @@ from stages.ask import make_starter, ways_to_start
 
 PROJECT = Path(__file__).parents[1]
 DOCUMENT = PROJECT / "docs" / "served.md"
-LIMIT_S = 600
+LIMIT_S = 300
 LAYOUTS = "tp8/tp4/tp2/single,dp8_ep8/dp4_ep4"
 # Its table of 1048576 token slots for each request takes 8 GiB, which SGLang's own share of memory leaves no room for.
 FLAGS = {"glm52": "--mem-fraction-static 0.75"}
@@ -149,7 +149,7 @@ def main() -> None:
         for model in models:
             for layouts in options.layouts.split(","):
                 rows.append(row_of(model, layouts.split("/"), options.python, place))
-                say(rows[-1].line)
+                print(rows[-1].line, flush=True)
     finally:
         if options.place is None:
             shutil.rmtree(place, ignore_errors=True)

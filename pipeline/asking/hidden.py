@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +12,10 @@ from pipeline.asking.installed import InstalledServer
 from pipeline.deepgemm.toolkit import Toolkit
 
 COMPILERS = ("nvcc", "ninja", "ptxas", "cicc", "fatbinary", "nvlink", "cudafe++")
+# Triton brings its own, of other versions.
+TRITONS = ("ptxas", "ptxas-blackwell")
+# From this release of CUDA on flashinfer/triton/__init__.py points Triton at the ptxas on PATH for sm_100.
+PTXAS_OF_PATH = (13, 0)
 # It tells its version as the real one does, because that text is part of cache keys; anything else is a compilation.
 REFUSING = """\
 #!/bin/sh
@@ -27,6 +31,8 @@ class HiddenCompilers:
     """The folder in which they stand."""
 
     folder: Path
+    ptxas_for_sm100: Path
+    """Which of them Triton calls for sm_100."""
 
     @property
     def calls(self) -> list[str]:
@@ -36,36 +42,42 @@ class HiddenCompilers:
 
     def environment(self) -> Mapping[str, str]:
         """Variables under which a server finds only these."""
-        nvcc, ptxas = str(self.folder / "bin" / "nvcc"), str(self.folder / "bin" / "ptxas")
+        nvcc = str(self.folder / "bin" / "nvcc")
         return {
             "PATH": f"{self.folder / 'bin'}:{os.environ.get('PATH', os.defpath)}",
             "CUDA_HOME": str(self.folder),
             "CUDACXX": nvcc,
             "DG_JIT_NVCC_COMPILER": nvcc,
-            "TRITON_PTXAS_PATH": ptxas,
-            "TRITON_PTXAS_BLACKWELL_PATH": ptxas,
+            "TRITON_PTXAS_PATH": str(self.folder / "triton" / "ptxas"),
+            "TRITON_PTXAS_BLACKWELL_PATH": str(self.ptxas_for_sm100),
         }
 
 
 def hide_compilers(folder: Path, server: InstalledServer, toolkit: Toolkit) -> HiddenCompilers:
     """Set them up in `folder`; the toolkit's headers stay reachable."""
-    (folder / "bin").mkdir(parents=True)
+    on_path, tritons = (server.python.parent, toolkit.nvcc.parent), server.site_packages / "triton/backends/nvidia/bin"
     for name in COMPILERS:
-        version = folder / f"{name}.version"
-        version.write_text(toolkit.version_text if name == "nvcc" else version_of(name, server, toolkit))
-        script = folder / "bin" / name
-        script.write_text(REFUSING.format(name=name, version=version, calls=folder / "calls"))
-        script.chmod(0o755)
+        _refuse(folder, "bin", name, toolkit.version_text if name == "nvcc" else version_of(name, on_path))
+    for name in TRITONS:
+        _refuse(folder, "triton", name, version_of(name, (tritons,)))
     for name in ("include", "targets", "nvvm", "lib64", "lib"):
         if (toolkit.cuda_home / name).exists():
             (folder / name).symlink_to(toolkit.cuda_home / name)
-    return HiddenCompilers(folder)
+    of_path = toolkit.release >= PTXAS_OF_PATH
+    return HiddenCompilers(folder, folder / "bin" / "ptxas" if of_path else folder / "triton" / "ptxas-blackwell")
 
 
-def version_of(name: str, server: InstalledServer, toolkit: Toolkit) -> str:
-    """What the compiler that the server would call says to --version: Triton brings its own ptxas."""
-    triton = server.site_packages / "triton" / "backends" / "nvidia" / "bin" / name
-    for program in (triton, server.python.parent / name, toolkit.nvcc.parent / name):
+def _refuse(folder: Path, place: str, name: str, version_text: str) -> None:
+    script, version = folder / place / name, folder / place / f"{name}.version"
+    script.parent.mkdir(parents=True, exist_ok=True)
+    version.write_text(version_text)
+    script.write_text(REFUSING.format(name=name, version=version, calls=folder / "calls"))
+    script.chmod(0o755)
+
+
+def version_of(name: str, folders: Sequence[Path]) -> str:
+    """What the first compiler of that name says to --version."""
+    for program in (folder / name for folder in folders):
         if program.exists():
             return subprocess.run([str(program), "--version"], capture_output=True, text=True).stdout
     return f"{name} is hidden\n"

@@ -36,7 +36,7 @@ class Place:
     def toolkit(self) -> Toolkit:
         home = self.folder / "cuda"
         made = home if home.exists() else make_toolkit(home).home
-        return Toolkit(made / "bin" / "nvcc", made, "nvcc of the tests\n", "the tests")
+        return Toolkit(made / "bin" / "nvcc", made, "nvcc of the tests, release 13.0\n", "the tests")
 
     @property
     def starter(self) -> Starter:

@@ -23,6 +23,7 @@ import cute_dsl  # noqa: E402
 import deep_ep_peers  # noqa: E402
 import flashinfer_tuner  # noqa: E402
 import peers  # noqa: E402
+import speculation  # noqa: E402
 import values  # noqa: E402
 
 ASKED = re.compile(r"for <(\w+)> N=(\d+), K=(\d+), num_groups=(\d+)")
@@ -99,6 +100,7 @@ def start(job, events):
     publish(arguments, role="scheduler", ranks=ranks)
     configure_logger(arguments)
     logging.getLogger("sglang.srt.layers.deep_gemm_wrapper.compile_utils").addHandler(AskedForDeepGemm(events))
+    speculation.install()
     scheduler = Scheduler(arguments, ports)
     if arguments.pp_size > 1:
         config = scheduler.model_config

@@ -112,8 +112,17 @@ def row_of(model: str, layouts: Sequence[str], python: str, place: Path) -> Row:
         asked = recall(store, digest) or ask_in(store, digest, starter, ways, variables, places)
     except WarmupError as error:
         return Row(model, name, (), None, str(error).splitlines()[-1])
-    ended = "served to the end" if not asked.faults else asked.faults[0].splitlines()[-1].replace("|", "/")
+    ended = ended_of(asked.faults[0].splitlines()) if asked.faults else "served to the end"
     return Row(model, name, tuple(compare(problems, asked)), asked, ended)
+
+
+def ended_of(lines: Sequence[str]) -> str:
+    """The last line of the server, or where it hung: the innermost frame of the first stack."""
+    stack = next((index for index, line in enumerate(lines) if "most recent call first" in line), None)
+    if "ask.limit_s" in lines[0]:
+        where = "" if stack is None else f" in {lines[stack + 1].strip()}"
+        return f"not at its end after {LIMIT_S} s{where}"
+    return lines[-1].replace("|", "/")
 
 
 def document(rows: Sequence[Row]) -> str:

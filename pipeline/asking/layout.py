@@ -144,8 +144,13 @@ def fault(start: Start, heard: Heard) -> str:
     if heard.unanswered:
         names = ", ".join(heard.unanswered)
         unanswered = f"; the virtual GPU does not answer {names}: report the name with the lines below"
+    how = (
+        "did not come to its end before ask.limit_s was over"
+        if heard.timed_out
+        else f"ended after {heard.seconds:.0f} s"
+    )
     shown = "\n".join(heard.lines)
-    return f"the server ({start.name}) ended after {heard.seconds:.0f} s{unanswered}\n{shown}"
+    return f"the server ({start.name}) {how}{unanswered}\n{shown}"
 
 
 def ask_in(

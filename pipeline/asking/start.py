@@ -26,6 +26,8 @@ POLL_S = 0.5
 # faulthandler prints every thread's stack that long before the child is killed.
 GRACE_S = 15
 UNANSWERED = "is not answered"
+# faulthandler's line before the stacks.
+TIMED_OUT = "Timeout ("
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,7 @@ class Heard:
     peak_bytes: int | None
     finished: bool
     refused: bool
+    timed_out: bool
     unanswered: tuple[str, ...]
     lines: tuple[str, ...]
     """The last of what the server printed."""
@@ -147,6 +150,7 @@ def heard(events: Path, output: Path) -> Heard:
         seconds=said[-1]["s"] if said else 0.0,
         peak_bytes=next((e["peak_bytes"] for e in said if e["event"] == "done"), None),
         finished=any(e["event"] == "done" for e in said),
+        timed_out=any(line.startswith(TIMED_OUT) for line in lines),
         refused=any(e["event"] == "refused" for e in said),
         unanswered=tuple(sorted({line.split()[2] for line in lines if _is_unanswered(line)})),
         lines=tuple(lines[-LAST_LINES:]),

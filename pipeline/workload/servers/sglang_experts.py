@@ -52,16 +52,27 @@ def runner(at: Deployment) -> MoeRunner:
 
 
 def runner_problems(at: Deployment) -> list[str]:
-    """Experts that SGLang hands to DeepGEMM when told so, and then fails: at load, or at the first request."""
-    experts, quantization = at.facts.experts, at.facts.quantization
-    if experts is None or at.server.moe_runner_backend is not MoeRunner.deep_gemm:
+    """Experts that SGLang hands to a runner and then fails, at load or at the first request."""
+    experts, quantization, backend = at.facts.experts, at.facts.quantization, at.parallel.moe_a2a_backend
+    if experts is None:
         return []
-    fails, ending = "server.moe_runner_backend=deep_gemm: SGLang", "and would fail; set it to auto"
-    if quantization.is_compressed_tensors:
-        return [f"{fails} has no DeepGEMM runner for compressed-tensors experts {ending}"]
-    if not at.is_sm100 and (experts.scheme == FP4_EXPERTS or quantization.method == "mxfp4"):
-        return [f"{fails} would call DeepGEMM with FP4 experts, which it takes from sm_100 on only, {ending}"]
-    return []
+    is_told = at.server.moe_runner_backend is MoeRunner.deep_gemm
+    if (experts.scheme == FP4_EXPERTS or quantization.method == "mxfp4") and _is_deep_gemm_before_sm100(at):
+        why = "would call DeepGEMM with FP4 experts, which it takes from sm_100 on,"
+    elif quantization.is_compressed_tensors and is_told:
+        why = "has no DeepGEMM runner for compressed-tensors experts"
+    elif quantization.is_compressed_tensors and backend in A2A_ON_DEEPGEMM:
+        # layers/moe/ep_moe/layer.py run_moe_core.
+        why = "has no path for compressed-tensors experts behind it"
+    else:
+        return []
+    if is_told:
+        return [f"server.moe_runner_backend=deep_gemm: SGLang {why} and would fail; set it to auto"]
+    return [f"parallel.moe_a2a_backend={backend.value}: SGLang {why} and would fail; set it to none"]
+
+
+def _is_deep_gemm_before_sm100(at: Deployment) -> bool:
+    return runner(at) is MoeRunner.deep_gemm and not at.is_sm100
 
 
 def not_fused(at: Deployment, *, draft: bool = False) -> str | None:

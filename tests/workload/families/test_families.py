@@ -10,7 +10,7 @@ from pipeline.engine.errors import ConfigError
 from pipeline.workload.parallel import A2A, Parallel
 from pipeline.workload.problems import Kernel
 from pipeline.workload.servers import FusedShared
-from tests.workload.recipes import DEEP_GEMM, shapes_of, shipped, workload_of
+from tests.workload.recipes import DEEP_GEMM, layout, shapes_of, shipped, workload_of
 
 TP2, TP4, TP8 = Parallel(tp=2), Parallel(tp=4), Parallel(tp=8)
 DP4 = Parallel(tp=4, attn_dp=4, moe_a2a_backend=A2A.deepep)
@@ -193,6 +193,16 @@ def test_a_dense_qwen35_meets_sglangs_check_of_experts() -> None:
 def test_experts_on_which_the_deepgemm_runner_fails_are_refused(model: str, said: str) -> None:
     with pytest.raises(ConfigError, match=f"moe_runner_backend=deep_gemm: SGLang .*{said}.* set it to auto"):
         workload_of(shipped(model), TP8, **DEEP_GEMM)
+
+
+@pytest.mark.parametrize(
+    ("model", "said"), [("glm46", "no path for compressed-tensors experts"), ("deepseek_v4_flash", "FP4 experts")]
+)
+def test_experts_that_fail_behind_deepep_are_refused(model: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=f"moe_a2a_backend=deepep: SGLang .*{said}.* set it to none"):
+        workload_of(shipped(model), layout("dp8_ep8"))
+    if model == "deepseek_v4_flash":
+        assert workload_of(shipped(model), layout("dp8_ep8"), gpu="b200").problems
 
 
 def test_a_merged_weight_is_checked_even_where_every_rank_holds_it_whole() -> None:

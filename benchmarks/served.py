@@ -39,6 +39,8 @@ PROJECT = Path(__file__).parents[1]
 DOCUMENT = PROJECT / "docs" / "served.md"
 LIMIT_S = 300
 LAYOUTS = "tp8/tp4/tp2/single,dp8_ep8/dp4_ep4"
+# A terabyte of weights leaves no room on 8 cards.
+LAYOUTS_OF = {"kimi_k2": "tp16,dp16_ep16"}
 # Its table of 1048576 token slots for each request takes 8 GiB, which SGLang's own share of memory leaves no room for.
 FLAGS = {"glm52": "--mem-fraction-static 0.75"}
 HEAD = """# Rules against the server
@@ -146,7 +148,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--python", required=True, help="the Python that has SGLang")
     arguments.add_argument("--only", help="one model instead of all; prints instead of writing")
-    arguments.add_argument("--layouts", default=LAYOUTS, help="each the first of several that the model allows")
+    arguments.add_argument("--layouts", help="separated by commas, each the first of several that the model allows")
     arguments.add_argument("--place", type=Path, help="where answers are kept, so that a second run asks what is new")
     options = arguments.parse_args()
     models = (
@@ -156,7 +158,7 @@ def main() -> None:
     rows: list[Row] = []
     try:
         for model in models:
-            for layouts in options.layouts.split(","):
+            for layouts in (options.layouts or LAYOUTS_OF.get(model, LAYOUTS)).split(","):
                 rows.append(row_of(model, layouts.split("/"), options.python, place))
                 print(rows[-1].line, flush=True)
     finally:

@@ -47,8 +47,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("served")
 
 
-def run(place: Path, python: str, *overrides: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(PROJECT / "run.py"), "model=deepseek", "server.moe_runner_backend=deep_gemm"]
+def run(place: Path, python: str, *overrides: str, model: str = "deepseek") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(PROJECT / "run.py"), f"model={model}", "server.moe_runner_backend=deep_gemm"]
     command += [f"server.python={python}", f"output.dir={place / 'out'}", f"store.dir={place / 'store'}", *overrides]
     return subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=1500)
 
@@ -72,6 +72,22 @@ def test_rules_and_server_name_the_same_and_nothing_is_compiled_again(place: Pat
     assert server["proof_compiler_calls"] == []
     assert not any(server["proof_missing"].values())
     assert server["peak_bytes"] < 6 * GIB
+
+
+@pytest.mark.parametrize(
+    ("model", "flags"), [("deepseek", ("parallel=tp8", "server.mtp=true")), ("qwen36_27b", ("parallel=tp4",))]
+)
+def test_drafts_and_gated_delta_nets_are_served_too(
+    place: Path, sglang_python: str, model: str, flags: tuple[str, ...]
+):
+    done = run(place, sglang_python, *flags, "discovery=both", "server.disable_cuda_graph=true", model=model)
+    assert done.returncode == 0, done.stdout + done.stderr
+    server = report(place)["server"]
+    assert (server["rules_only"], server["server_only"]) == ([], [])
+    assert server["tokens_answered"] == server["proof_tokens_answered"] > 50
+    assert not any(server["proof_missing"].values())
+    # The delta rule exists in CuTe-DSL alone, which keeps nothing on disk.
+    assert any("CPDeltaRulePrefill" in kernel for kernel in server["cute_dsl"]) == (model == "qwen36_27b")
 
 
 def test_a_kernel_that_lacks_is_found_by_starting_the_server(place: Path, sglang_python: str):

@@ -19,7 +19,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from pipeline.deepgemm.forks import run_in_forks
+from pipeline.engine.forks import run_in_forks
 
 PROGRESS_INTERVAL_S = 0.2
 MAX_LAUNCHES_READ = 256

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.deepgemm.forks import run_in_forks
+from pipeline.engine.forks import run_in_forks
 
 
 def square(share: Any, say_done: Callable[[int], None]) -> dict[str, Any]:

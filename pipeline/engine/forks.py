@@ -21,15 +21,15 @@ Work = Callable[[Any, Callable[[int], None]], dict[str, Any]]
 def run_in_forks(work: Work, shares: Sequence[Any], folder: Path, total: int) -> list[dict[str, Any]]:
     """`work(share, say_done)` of each share in a fork of its own; the results in the order of the shares.
 
-    No CUDA context may exist yet: a fork could not use it. Progress is the sum of what the forks say they have done,
-    as a JSON line {"launched": ..., "total": ...}. SystemExit when a fork fails; the others are ended.
+    No CUDA context may exist yet: a fork could not use it. Progress is the sum of what the forks say they have done, at
+    most `total`, as a JSON line {"launched": ..., "total": ...}. SystemExit when a fork fails; the others are ended.
     """
     done = FORK.RawArray("q", len(shares))
 
     def run(number: int) -> None:
         def say_done(count: int) -> None:
             done[number] = count
-            print(json.dumps({"launched": sum(done), "total": total}), flush=True)
+            print(json.dumps({"launched": min(sum(done), total), "total": total}), flush=True)
 
         (folder / f"share-{number}.json").write_text(json.dumps(work(shares[number], say_done)))
 

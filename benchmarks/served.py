@@ -108,7 +108,7 @@ def row_of(model: str, layouts: Sequence[str], python: str, place: Path) -> Row:
     starter = make_starter(recipe, Children(), LIMIT_S)
     checkpoint, ways = ways_to_start(recipe)
     places = Progress(place / "scratch", lambda done, total: None)
-    variables = environment_of_flags(recipe.server, recipe.parallel)
+    variables = environment_of_flags(recipe)
     store, digest = place / "store", ask_digest(starter, ways, checkpoint)
     try:
         asked = recall(store, digest) or ask_in(store, digest, starter, ways, variables, places)

@@ -74,7 +74,7 @@ class Ask(Stage):
             raise ConfigError(f"discovery={recipe.discovery.value} can start sglang, not {recipe.server.name}")
         starter = make_starter(recipe, ctx[CHILDREN], self.limit_s)
         checkpoint, ways = ways_to_start(recipe)
-        variables = environment_of_flags(recipe.server, recipe.parallel)
+        variables = environment_of_flags(recipe)
         if recipe.mode is Mode.verify:
             ctx[ASKED] = AskedServer(starter, ways, variables, None)
             return Skipped("mode=verify asks nothing new; `prove` starts the server over what is there")

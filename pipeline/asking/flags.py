@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 
 from pipeline.recipe import Recipe
+from pipeline.workload.hf_config import read_config
 from pipeline.workload.parallel import A2A, Parallel
 from pipeline.workload.servers import AttentionBackend, DenseBackend, FusedShared, MoeRunner, PdRole, Server
 
@@ -93,9 +94,12 @@ def variants(recipe: Recipe, arguments: list[str]) -> dict[str, list[str]]:
     return given if recipe.server.disable_cuda_graph else given | {"without graphs": [*arguments, *WITHOUT_GRAPHS]}
 
 
-def environment_of_flags(server: Server, parallel: Parallel) -> dict[str, str]:
+def environment_of_flags(recipe: Recipe) -> dict[str, str]:
     """Options of the recipe that are environment variables of the server."""
+    server, parallel, (config, _) = recipe.server, recipe.parallel, read_config(recipe.model)
     variables = {
+        # SGLang looks for this in the weights, which are not there.
+        "SGLANG_DSV4_FP4_EXPERTS": "0" if config.get("expert_dtype") == "fp8" else None,
         "SGLANG_JIT_DEEPGEMM_FAST_WARMUP": "1" if server.fast_warmup else None,
         "SGLANG_PP_LAYER_PARTITION": ",".join(map(str, parallel.layer_partition)) or None,
         "SGLANG_OPT_FP8_WO_A_GEMM": None if server.fp8_wo_a is None else str(int(server.fp8_wo_a)),

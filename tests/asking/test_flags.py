@@ -9,7 +9,7 @@ from pipeline.asking.flags import WITHOUT_GRAPHS, environment_of_flags, server_a
 from pipeline.recipe import Recipe
 from pipeline.workload.parallel import A2A, Parallel
 from pipeline.workload.servers import FusedShared, MoeRunner, Server
-from tests.workload.recipes import target, tiny
+from tests.workload.recipes import shipped, target, tiny
 
 CHECKPOINT = Path("/checkpoint")
 
@@ -75,8 +75,14 @@ def test_graphs_are_tried_both_ways_unless_they_are_off():
 
 
 def test_options_that_are_variables_of_the_server():
-    server = Server(name="sglang", fast_warmup=True, use_deepgemm_bmm=False)
-    assert environment_of_flags(server, Parallel(pp=2, layer_partition=[30, 31])) == {
+    recipe = Recipe(
+        model=shipped("deepseek_v4_flash", expert_dtype="fp8"),
+        parallel=Parallel(pp=2, layer_partition=[30, 31]),
+        server=Server(name="sglang", fast_warmup=True, use_deepgemm_bmm=False),
+        target=target(),
+    )
+    assert environment_of_flags(recipe) == {
+        "SGLANG_DSV4_FP4_EXPERTS": "0",
         "SGLANG_JIT_DEEPGEMM_FAST_WARMUP": "1",
         "SGLANG_PP_LAYER_PARTITION": "30,31",
         "SGLANG_USE_DEEPGEMM_BMM": "0",

@@ -58,7 +58,7 @@ def runner_problems(at: Deployment) -> list[str]:
         return []
     is_told = at.server.moe_runner_backend is MoeRunner.deep_gemm
     if (experts.scheme == FP4_EXPERTS or quantization.method == "mxfp4") and _is_deep_gemm_before_sm100(at):
-        why = "would call DeepGEMM with FP4 experts, which it takes from sm_100 on,"
+        why = "would call DeepGEMM with FP4 experts (expert_dtype), which it takes from sm_100 on,"
     elif quantization.is_compressed_tensors and is_told:
         why = "has no DeepGEMM runner for compressed-tensors experts"
     elif quantization.is_compressed_tensors and backend in A2A_ON_DEEPGEMM:

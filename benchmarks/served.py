@@ -10,6 +10,7 @@ Triton's own kernels are compiled on the way and kept between the models.
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import sys
 import tempfile
@@ -43,6 +44,9 @@ LAYOUTS = "tp8/tp4/tp2/single,dp8_ep8/dp4_ep4"
 LAYOUTS_OF = {"kimi_k2": "tp16,dp16_ep16"}
 # Its table of 1048576 token slots for each request takes 8 GiB, which SGLang's own share of memory leaves no room for.
 FLAGS = {"glm52": "--mem-fraction-static 0.75"}
+# With FP4 experts FlashInfer's fused_moe is built, which takes hours here.
+CHANGES = {"deepseek_v4_flash": {"expert_dtype": "fp8"}}
+FRAME = re.compile(r'File ".*/(?P<file>[^"]+)", line \d+ in (?P<function>\S+)')
 HEAD = """# Rules against the server
 
 What SGLang 0.5.23 itself asked DeepGEMM for on the virtual H200 (dummy weights, all layers, every pipeline stage, no
@@ -87,6 +91,7 @@ def recipe_of(model: str, layouts: Sequence[str], python: str, place: Path) -> t
             output=Output(dir=str(place / "out")),
             store=StoreChoice(dir=str(place / "store")),
         )
+        recipe.model.config |= CHANGES.get(model, {})
         recipe.server.python, recipe.server.moe_runner_backend = python, runner
         recipe.server.disable_cuda_graph, recipe.server.args = True, FLAGS.get(model)
         try:
@@ -94,7 +99,8 @@ def recipe_of(model: str, layouts: Sequence[str], python: str, place: Path) -> t
         except ConfigError as error:
             refused += error.problems
             continue
-        return recipe, " ".join(filter(None, [f"{layout}, {runner.name}", recipe.server.args]))
+        changed = ", ".join(f"{key}: {value}" for key, value in CHANGES.get(model, {}).items())
+        return recipe, " ".join(filter(None, [f"{layout}, {runner.name}", recipe.server.args, changed]))
     return f"the rules refuse it: {refused[-1]}"
 
 
@@ -122,32 +128,47 @@ def ended_of(lines: Sequence[str]) -> str:
     """The last line of the server, or where it hung: the innermost frame of the first stack."""
     stack = next((index for index, line in enumerate(lines) if "most recent call first" in line), None)
     if "ask.limit_s" in lines[0]:
-        where = "" if stack is None else f" in {lines[stack + 1].strip()}"
+        frame = FRAME.search(lines[stack + 1]) if stack is not None else None
+        where = f" in {frame['file']}, {frame['function']}" if frame else ""
         return f"not at its end after {LIMIT_S} s{where}"
     return lines[-1].replace("|", "/")
 
 
-def document(rows: Sequence[Row]) -> str:
-    """The whole file."""
-    lines = [row.line for row in rows]
-    text = HEAD + "\n".join(lines) + "\n"
-    apart = [
+def apart(row: Row) -> list[str]:
+    """A line of the second table for each problem that only one of the two names."""
+    return [
         f"| {row.model} | {row.layout} | {line.named_by} | {line.name} | {line.where.replace('|', '/')} |"
-        for row in rows
         for line in row.differences
         if line.named_by != "both"
     ]
-    if apart:
+
+
+def document(rows: Sequence[Row], before: str) -> str:
+    """The whole file: these rows, and those of other models as they were `before`."""
+    asked = {row.model for row in rows}
+    kept = [line for line in before.splitlines() if line.startswith("| ") and model_of(line) not in {*asked, "model"}]
+    tables = [row.line for row in rows], [line for row in rows for line in apart(row)]
+    first, second = (
+        sorted([*new, *(line for line in kept if line.count(" | ") == columns - 1)], key=model_of)
+        for new, columns in zip(tables, (8, 5), strict=True)
+    )
+    text = HEAD + "\n".join(first) + "\n"
+    if second:
         text += "\n## Named by one of the two\n\n| model | layout | by | problem | where |\n|---|---|---|---|---|\n"
-        text += "\n".join(apart) + "\n"
+        text += "\n".join(second) + "\n"
     return text
+
+
+def model_of(line: str) -> str:
+    """The first cell."""
+    return line.split(" | ")[0].removeprefix("| ")
 
 
 def main() -> None:
     """Ask for every shipped model."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--python", required=True, help="the Python that has SGLang")
-    arguments.add_argument("--only", help="one model instead of all; prints instead of writing")
+    arguments.add_argument("--only", help="one model instead of all; the rows of the others stay")
     arguments.add_argument("--layouts", help="separated by commas, each the first of several that the model allows")
     arguments.add_argument("--place", type=Path, help="where answers are kept, so that a second run asks what is new")
     options = arguments.parse_args()
@@ -164,10 +185,8 @@ def main() -> None:
     finally:
         if options.place is None:
             shutil.rmtree(place, ignore_errors=True)
-    if options.only:
-        print(document(rows))
-    else:
-        DOCUMENT.write_text(document(rows))
+    before = DOCUMENT.read_text() if options.only and DOCUMENT.exists() else ""
+    DOCUMENT.write_text(document(rows, before))
 
 
 if __name__ == "__main__":

@@ -43,6 +43,14 @@ def test_small_values_are_right_and_large_ones_are_left(gpu):
     assert second == "[0.0, 0.0] torch.bool torch.Size([1048576])"
 
 
+def test_drawing_weights_comes_to_an_end(gpu):
+    code = (
+        "import torch, values; kept = values.install()\n"
+        "x = torch.empty(1 << 20, device='cuda'); print(torch.nn.init.trunc_normal_(x, std=0.02) is x)"
+    )
+    assert inside(gpu, code) == "True"
+
+
 def test_nothing_takes_effect_while_a_graph_is_captured(gpu):
     code = (
         "import torch, values; kept = values.install()\n"

@@ -27,6 +27,8 @@ class Experts:
     shared_name: str = "mlp.shared_experts"
     scheme: str | None = None
     """The experts' own quantisation where it is not that of the linears: fp4, int4, bf16."""
+    is_clamped: bool = False
+    """Whether the activation between the two products is clamped (swiglu_limit)."""
 
 
 FeedForward = DenseMlp | Experts

@@ -48,6 +48,7 @@ def routed_and_shared(facts: Facts, *, scheme: str | None = None) -> Experts:
         num_shared=shared,
         shared_intermediate=intermediate * shared,
         scheme=scheme,
+        is_clamped=facts.get("swiglu_limit") is not None,
     )
 
 

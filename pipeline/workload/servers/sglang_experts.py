@@ -14,6 +14,8 @@ from pipeline.workload.servers.rules import Deployment
 
 # layers/quantization/fp8.py create_moe_runner; deepep_v2 and pplx: arg_groups/moe_hook.py.
 A2A_ON_DEEPGEMM = (A2A.deepep, A2A.mooncake, A2A.nixl, A2A.deepep_v2, A2A.pplx)
+# moe_runner/deep_gemm.py: what the masked kernel of a clamped activation asks of a row, by local expert and in all.
+CLAMPED_PART, CLAMPED_MULTIPLE = 8, 512
 # layers/moe/utils.py is_deepep_class_backend.
 DEEPEP_CLASS = (A2A.deepep, A2A.deepep_v2, A2A.mooncake, A2A.mori, A2A.pplx)
 # arg_groups/overrides.py _a2a_fusion_adjustments and _moe_runner_fusion_disable.
@@ -187,10 +189,11 @@ def kernels(at: Deployment) -> list[tuple[Kernel, str]]:
     server, backend = at.server, at.parallel.moe_a2a_backend
     masked, contiguous = _of_scheme(at.facts)
     if not backend.is_used:
-        return [
-            (masked, "standard dispatch, masked layout: moe_runner/deep_gemm.py _should_use_masked_standard_layout"),
-            (contiguous, "standard dispatch, compact layout: moe_runner/deep_gemm.py _get_compact_all_tokens"),
-        ]
+        compact = "standard dispatch, compact layout: moe_runner/deep_gemm.py _get_compact_all_tokens"
+        if _is_always_compact(at):
+            return [(contiguous, compact)]
+        rule = "standard dispatch, masked layout: moe_runner/deep_gemm.py _should_use_masked_standard_layout"
+        return [(masked, rule), (contiguous, compact)]
     mode = DeepEpMode.low_latency if backend is A2A.pplx else server.deepep_mode
     found: list[tuple[Kernel, str]] = []
     if mode is not DeepEpMode.low_latency and server.disaggregation_mode is not PdRole.decode:
@@ -198,6 +201,15 @@ def kernels(at: Deployment) -> list[tuple[Kernel, str]]:
     if mode is not DeepEpMode.normal and server.disaggregation_mode is not PdRole.prefill:
         found.append((masked, f"{backend.name} low-latency dispatch (decode): token_dispatcher/deepep.py"))
     return found
+
+
+def _is_always_compact(at: Deployment) -> bool:
+    """Whether the masked layout's clamped activation lacks these sizes (_masked_activation_unsupported_reason)."""
+    experts = at.facts.experts
+    if experts is None or not experts.is_clamped:
+        return False
+    width, local = experts.intermediate // at.parallel.moe_tp, experts.num // at.parallel.effective_ep
+    return width // CLAMPED_PART < local or width % CLAMPED_MULTIPLE != 0
 
 
 def _of_scheme(facts: ModelFacts) -> tuple[Kernel, Kernel]:

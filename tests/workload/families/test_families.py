@@ -179,6 +179,13 @@ def test_a_shard_that_cuts_a_scale_block_is_refused_for_every_family(model: str,
     assert any(line.startswith(said) or said in line for line in refused.value.problems), refused.value.problems
 
 
+@pytest.mark.parametrize(("parallel", "kernels"), [(TP8, 1), (EP8, 2)])
+def test_a_clamped_activation_keeps_narrow_experts_from_the_masked_layout(parallel: Parallel, kernels: int) -> None:
+    """Seen on the virtual GPU: 256 columns of 256 experts on one rank are compact only."""
+    workload = workload_of(shipped("deepseek_v4_flash", expert_dtype="fp8"), parallel, **DEEP_GEMM)
+    assert len({p.kernel for p in workload.problems if p.kernel in (Kernel.MASKED, Kernel.CONTIGUOUS)}) == kernels
+
+
 def test_a_dense_qwen35_meets_sglangs_check_of_experts() -> None:
     """Seen on the virtual GPU: (moe_intermediate_size=512 / moe_tp_size=8) % weight_block_size_n=128."""
     assert workload_of(shipped("qwen36_27b"), TP4).problems

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 CONF = Path(__file__).parent / "conf"
 NO_RUN_FOLDER = ("hydra.run.dir=.", "hydra.sweep.dir={}", "hydra.sweep.subdir=.", "hydra.output_subdir=null")
+# Written as they are: other programs' arguments, and sizes with commas, are no lists and no sweeps of Hydra's.
+FREE_TEXT = ("server.args", "plan.explain")
 log = logging.getLogger("preheat")
 
 
@@ -54,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
         codes.append(told(lambda: execute(raw)))
 
     try:
-        line = parse(arguments)
+        line = parse(arguments, FREE_TEXT)
         if problems := config.override_problems(line.overrides, schema, [CONF, *line.config_dirs], all_stages()):
             raise ConfigError(*problems)
         overrides = config.without_sweeps(line.overrides) if line.is_multirun else line.overrides

@@ -57,8 +57,8 @@ class CommandLine:
         return [*self.flags, *valued, *self.overrides, *more]
 
 
-def parse(arguments: Sequence[str]) -> CommandLine:
-    """Raises ConfigError for a recipe or a folder that is not there."""
+def parse(arguments: Sequence[str], free_text: Sequence[str] = ()) -> CommandLine:
+    """Raises ConfigError for a recipe or a folder that is not there; values of the keys in `free_text` are quoted."""
     line = CommandLine()
     rest = iter(arguments)
     for argument in rest:
@@ -70,11 +70,21 @@ def parse(arguments: Sequence[str]) -> CommandLine:
         elif name == RECIPE:
             path = _recipe_file(value)
             line.values |= {"--config-dir": str(path.parent), "--config-name": path.stem}
+        elif name in free_text:
+            line.overrides.append(f"{name}={quoted(value)}")
         else:
             line.overrides.append(argument)
     if missing := [str(folder) for folder in line.config_dirs if not folder.is_dir()]:
         raise ConfigError(f"--config-dir: no such folder: {', '.join(missing)}")
     return line
+
+
+def quoted(value: str) -> str:
+    """As Hydra reads it back to the letter, commas and equals signs included; null and what is quoted stay."""
+    if value in ("", "null") or value[0] in "'\"":
+        return value
+    escaped = value.replace("'", "\\'")
+    return f"'{escaped}'"
 
 
 def _recipe_file(value: str) -> Path:

@@ -139,6 +139,15 @@ def test_both_adapters_run_the_whole_pipeline(workplace: Workplace):
         assert workplace.report["buffers"]["allocations_after"] == 0
 
 
+def test_sizes_and_arguments_with_commas_are_taken_as_they_are_typed(workplace: Workplace):
+    command = [*workplace.command()[:2], "model=deepseek", "parallel=tp8", "mode=plan", "plan.explain=4608,7168"]
+    command += ["server.args=--cuda-graph-bs 1,2", "plan.format=json"]
+    said = subprocess.run(command, cwd=workplace.folder, capture_output=True, text=True, env=dict(os.environ))
+    assert said.returncode == 0, said.stderr
+    (line,) = json.loads(said.stdout)["explain"]
+    assert "mlp.gate_up_proj" in line["what"]
+
+
 def test_the_documented_command_runs_from_any_folder(workplace: Workplace):
     command = [*workplace.command()[:2], "model=deepseek", "parallel=pp4", "mode=plan", "plan.format=json"]
     said = subprocess.run(command, cwd=workplace.folder, capture_output=True, text=True, env=dict(os.environ))

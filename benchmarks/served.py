@@ -33,6 +33,7 @@ from pipeline.virtual_gpu.targets import Target
 from pipeline.workload.derive import derive
 from pipeline.workload.hf_config import Model
 from pipeline.workload.parallel import Parallel
+from pipeline.workload.problems import Problem
 from pipeline.workload.servers import MoeRunner, Server
 from stages.ask import make_starter, ways_to_start
 
@@ -79,8 +80,17 @@ class Row:
         return f"| {self.model} | {self.layout} | {counts} | {starts} | {seconds:.0f} | {self.ended} |"
 
 
-def recipe_of(model: str, layouts: Sequence[str], python: str, place: Path) -> tuple[Recipe, str] | str:
-    """(recipe, what to call it) of the first layout and runner that the rules accept, or why they accept none."""
+@dataclass(frozen=True)
+class Chosen:
+    """What is asked for one model: recipe, what to call it, and what the rules list."""
+
+    recipe: Recipe
+    name: str
+    problems: tuple[Problem, ...]
+
+
+def recipe_of(model: str, layouts: Sequence[str], python: str, place: Path) -> Chosen | str:
+    """The first layout and runner that the rules accept, or why they accept none."""
     refused: list[str] = []
     for layout, runner in product(layouts, (MoeRunner.deep_gemm, MoeRunner.auto)):
         recipe = Recipe(
@@ -95,12 +105,13 @@ def recipe_of(model: str, layouts: Sequence[str], python: str, place: Path) -> t
         recipe.server.python, recipe.server.moe_runner_backend = python, runner
         recipe.server.disable_cuda_graph, recipe.server.args = True, FLAGS.get(model)
         try:
-            derive(recipe.model, recipe.parallel, recipe.server, recipe.target)
+            workload = derive(recipe.model, recipe.parallel, recipe.server, recipe.target)
         except ConfigError as error:
             refused += error.problems
             continue
         changed = ", ".join(f"{key}: {value}" for key, value in CHANGES.get(model, {}).items())
-        return recipe, " ".join(filter(None, [f"{layout}, {runner.name}", recipe.server.args, changed]))
+        name = " ".join(filter(None, [f"{layout}, {runner.name}", recipe.server.args, changed]))
+        return Chosen(recipe, name, workload.problems)
     return f"the rules refuse it: {refused[-1]}"
 
 
@@ -109,8 +120,7 @@ def row_of(model: str, layouts: Sequence[str], python: str, place: Path) -> Row:
     chosen = recipe_of(model, layouts, python, place)
     if isinstance(chosen, str):
         return Row(model, layouts[-1], (), None, chosen)
-    recipe, name = chosen
-    problems = derive(recipe.model, recipe.parallel, recipe.server, recipe.target).problems
+    recipe, name = chosen.recipe, chosen.name
     starter = make_starter(recipe, Children(), LIMIT_S)
     checkpoint, ways = ways_to_start(recipe)
     places = Progress(place / "scratch", lambda done, total: None)
@@ -121,7 +131,7 @@ def row_of(model: str, layouts: Sequence[str], python: str, place: Path) -> Row:
     except WarmupError as error:
         return Row(model, name, (), None, str(error).splitlines()[-1])
     ended = ended_of(asked.faults[0].splitlines()) if asked.faults else "served to the end"
-    return Row(model, name, tuple(compare(problems, asked)), asked, ended)
+    return Row(model, name, tuple(compare(chosen.problems, asked)), asked, ended)
 
 
 def ended_of(lines: Sequence[str]) -> str:

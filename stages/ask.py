@@ -23,7 +23,7 @@ from pipeline.engine.events import Reporter
 from pipeline.engine.host import require_writable
 from pipeline.engine.stage import Resource, Result, Skipped, Stage
 from pipeline.engine.tables import Table
-from pipeline.recipe import DiscoverySource, Mode, Recipe
+from pipeline.recipe import Mode, Recipe
 from pipeline.slots import ASKED, CHILDREN, EVENTS, RECIPE, WORKLOAD, AskedServer
 from pipeline.virtual_gpu.build import build
 
@@ -68,7 +68,7 @@ class Ask(Stage):
         When a start ended early, what was asked until then is baked all the same, and `sweep` ends with exit code 6.
         """
         recipe = ctx[RECIPE]
-        if recipe.discovery is DiscoverySource.rules:
+        if not recipe.discovery.asks_server:
             return Skipped("discovery=rules derives the list; discovery=server or both asks the installed server")
         if recipe.server.name != "sglang":
             raise ConfigError(f"discovery={recipe.discovery.value} can start sglang, not {recipe.server.name}")

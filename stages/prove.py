@@ -67,8 +67,7 @@ def without_compilers(
         "PYTHONPATH": str(output / PROVIDER),
     }
     again = ask(starter, server.variants, variables, places)
-    after = entries(starter.cache_dir)
-    missing = {name: sorted(after[name] - before[name]) for name in after}
+    missing = {name: sorted(set(there) - before[name]) for name, there in again.there.items()}
     missing["deep_gemm"] = sorted(entry.name for entry in (deep_gemm / "cache").iterdir() if not entry.is_symlink())
     calls = hidden.calls
     faults = [f"{name}: {entry} was compiled again" for name, new in missing.items() for entry in new]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import threading
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ from pathlib import Path
 
 from pipeline.asking.caches import INSTEAD_OF_CUTE, cache_variables
 from pipeline.asking.installed import InstalledServer, build_environment
-from pipeline.deepgemm.discovery import STAND_IN
+from pipeline.deepgemm.discovery import inherited_environment, put_stand_in
 from pipeline.deepgemm.toolkit import Toolkit
 from pipeline.engine.children import Children
 from pipeline.engine.host import num_cores
@@ -108,16 +107,9 @@ class Starter:
 
     def environment(self, folder: Path) -> dict[str, str]:
         """For a server whose DeepGEMM compiler is the stand-in and whose other compilers are the real ones."""
-        stand_in, version = folder / "nvcc", folder / "nvcc_version"
-        shutil.copy(STAND_IN, stand_in)
-        stand_in.chmod(0o755)
-        version.write_text(self.toolkit.version_text)
-        own = ("DG_", "DJ_", "VGPU_", "TRITON_", "FLASHINFER_")
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(own)}
-        inherited.pop("CUDA_VISIBLE_DEVICES", None)
         bins = [str(self.server.python.parent), str(self.toolkit.nvcc.parent), os.environ.get("PATH", os.defpath)]
         return {
-            **inherited,
+            **inherited_environment("DG_", "DJ_", "VGPU_", "TRITON_", "FLASHINFER_"),
             **self.gpu.environment(),
             **build_environment(self.server, self.toolkit, folder / "links", self.gpu.folder / "libcuda.so.1"),
             **INSTEAD_OF_CUTE,
@@ -130,8 +122,7 @@ class Starter:
             "SGLANG_NCCL_SO_PATH": str(self.gpu.folder / "libvnccl.so"),
             # Without peers nobody reads the queue.
             "SGLANG_USE_MESSAGE_QUEUE_BROADCASTER": "false",
-            "DG_JIT_NVCC_COMPILER": str(stand_in),
-            "PREHEAT_NVCC_VERSION": str(version),
+            **put_stand_in(folder, self.toolkit),
         }
 
 

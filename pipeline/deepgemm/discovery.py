@@ -158,25 +158,36 @@ class Discoverer:
 
     def environment(self, folder: Path, cache_dir: Path) -> dict[str, str]:
         """For a child that runs deep_gemm over `cache_dir` with the stand-in, which is put into `folder`."""
-        version, stand_in = folder / "nvcc_version", folder / "nvcc"
-        version.write_text(self.toolkit.version_text)
-        shutil.copy(STAND_IN, stand_in)
-        stand_in.chmod(0o755)
-        # A DG_ or DJ_ variable of the caller could change the keys; a server started from env.sh has none.
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("DG_", "DJ_"))}
-        inherited.pop("CUDA_VISIBLE_DEVICES", None)
+        compiler = {} if self.compiler is None else {"DG_JIT_NVCC_COMPILER": str(self.compiler)}
         return {
-            **inherited,
+            # A DG_ or DJ_ variable of the caller could change the keys; a server started from env.sh has none.
+            **inherited_environment("DG_", "DJ_"),
             **self.gpu.environment(),
             "VGPU_MEMORY_BYTES": str(VIRTUAL_MEMORY_BYTES),
             "CUDA_HOME": str(self.toolkit.cuda_home),
             "PYTHONPATH": ":".join(filter(None, [self.deep_gemm, str(PROJECT_ROOT), os.environ.get("PYTHONPATH")])),
             "DG_JIT_CACHE_DIR": str(cache_dir),
-            "DG_JIT_NVCC_COMPILER": str(self.compiler or stand_in),
-            "PREHEAT_NVCC_VERSION": str(version),
+            **put_stand_in(folder, self.toolkit),
+            **compiler,
             # The worker forks, which a pool of BLAS threads would not survive; nothing here multiplies on the CPU.
             "OPENBLAS_NUM_THREADS": "1",
         }
+
+
+def put_stand_in(folder: Path, toolkit: Toolkit) -> dict[str, str]:
+    """Put the stand-in for `toolkit`'s nvcc into `folder`; the variables with which deep_gemm calls it."""
+    version, stand_in = folder / "nvcc_version", folder / "nvcc"
+    version.write_text(toolkit.version_text)
+    shutil.copy(STAND_IN, stand_in)
+    stand_in.chmod(0o755)
+    return {"DG_JIT_NVCC_COMPILER": str(stand_in), "PREHEAT_NVCC_VERSION": str(version)}
+
+
+def inherited_environment(*without: str) -> dict[str, str]:
+    """This process's variables but those that begin so, and the choice of a GPU that the child does not run on."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(without)}
+    kept.pop("CUDA_VISIBLE_DEVICES", None)
+    return kept
 
 
 def num_shards(problems: Sequence[Problem], cores: int) -> int:

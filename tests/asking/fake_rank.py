@@ -58,7 +58,7 @@ def main(job_path, events_path):
         module.parent.mkdir(parents=True, exist_ok=True)
         module.write_text("module")
     for kernel in ("norm.Norm", "delta.Rule", "delta.Rule"):
-        say("cute_dsl", kernel=kernel, seconds=0.1)
+        say("cute_dsl", kernel=kernel)
     for key in ("mm ((1, 64),)", "mm ((2, 64),)", "mm ((1, 64),)"):
         say("autotune", key=key)
     say("wave", done=1, total=1, tokens=4, requests=2)

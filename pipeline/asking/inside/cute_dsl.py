@@ -4,8 +4,6 @@ Their runtime is linked statically and loads on NVIDIA's own driver only. CuTe-D
 memory alone (base_dsl/compiler.py sets no_cache), so there is nothing to bake: every start compiles these again.
 """
 
-import time
-
 
 def install(events):
     """Note every kernel and leave its launch out; nothing when CuTe-DSL is not installed."""
@@ -16,9 +14,8 @@ def install(events):
     compile_kernel = CompileCallable._compile
 
     def compile_and_note(self, func, *args, **kwargs):
-        started_s = time.monotonic()
         compiled = compile_kernel(self, func, *args, **kwargs)
-        events("cute_dsl", kernel=name_of(func), seconds=round(time.monotonic() - started_s, 3))
+        events("cute_dsl", kernel=name_of(func))
         return Unlaunched(compiled)
 
     CompileCallable._compile = compile_and_note

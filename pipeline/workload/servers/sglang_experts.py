@@ -160,10 +160,10 @@ def experts_reason(at: Deployment) -> str | None:
     source = "layers/quantization/fp8.py is_deepgemm_moe_runner_backend_enabled"
     facts, server = at.facts, at.server
     chosen, backend = runner(at), at.parallel.moe_a2a_backend.name
-    if facts.experts is not None and facts.experts.scheme == FP4_EXPERTS and chosen is MoeRunner.deep_gemm:
-        return None if at.is_sm100 else "FP4 experts: deep_gemm has such kernels from sm_100 on only"
     if chosen is MoeRunner.deep_gemm:
-        return _experts_scheme_reason(facts)
+        # FP4 experts come here for sm_100 alone: runner_problems refuses the others.
+        is_fp4 = facts.experts is not None and facts.experts.scheme == FP4_EXPERTS
+        return None if is_fp4 else _experts_scheme_reason(facts)
     if server.moe_runner_backend is not MoeRunner.auto:
         return f"server.moe_runner_backend={chosen.name} ({source})"
     if facts.quantization.is_compressed_tensors:

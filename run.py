@@ -154,14 +154,17 @@ def run_stages(
     recipe: Recipe, recipe_yaml: str, graph: Any, stages: Mapping[str, Stage], folder: Path
 ) -> list[Outcome]:
     """Run the graph with everything that listens to it."""
-    kernels, children, allocated = load_kernels(recipe.device.kind, folder), Children(), dict[str, int | None]()
+    kernels = load_kernels(recipe.device.kind, folder)
+    children = Children()
+    allocated = dict[str, int | None]()
 
     def note_allocations(event: Event) -> None:
         if event.kind is Kind.FINISHED:
             allocated[event.stage] = event.data.get("allocated_bytes")
 
     display = TerminalDisplay(Console(stderr=True)) if sys.stderr.isatty() else LogDisplay()
-    lines, timeline = JsonLines(folder / "events.jsonl"), Timeline()
+    lines = JsonLines(folder / "events.jsonl")
+    timeline = Timeline()
     events = Events(note_allocations, lines, timeline, display)
     context = Context()
     context.seed(RECIPE, recipe)
@@ -216,7 +219,8 @@ def summary(outcomes: Sequence[Outcome], recipe: Recipe, folder: Path) -> Table:
 
 def log_to(path: Path) -> None:
     """Log to standard error, and with the time of day to a file. Hydra's own logging is off (hydra_settings)."""
-    file, stderr = logging.FileHandler(path), logging.StreamHandler(sys.stderr)
+    file = logging.FileHandler(path)
+    stderr = logging.StreamHandler(sys.stderr)
     file.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[file, stderr], force=True)
 

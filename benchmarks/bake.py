@@ -97,7 +97,9 @@ class Bench:
 
     def bake(self, problems: Sequence[Problem], name: str) -> tuple[Bake, set[str]]:
         """One bake over whatever the store of this name holds already."""
-        root, discoverer, started_s = self.folder / name / "store", self.discoverer(name), time.monotonic()
+        root = self.folder / name / "store"
+        discoverer = self.discoverer(name)
+        started_s = time.monotonic()
         digest = discovery_digest(problems, discoverer)
         found = remembered(root, digest, lambda cache: discoverer.record(problems, cache, say(f"{name}: discovery")))
         farm = Farm(self.toolkit, Store(root), discoverer.children, self.jobs, self.target.sm)
@@ -169,7 +171,8 @@ def tables(rows: Sequence[Measured]) -> list[Table]:
         ),
     )
     for row in rows:
-        cold, warm = row.cold, row.warm
+        cold = row.cold
+        warm = row.warm
         ratio = f"{row.serial_s / cold.wall_s:.2f}", f"{row.serial_s / warm.wall_s:.1f}"
         seconds = f"{row.serial_s:.1f}", f"{cold.wall_s:.1f}", f"{warm.wall_s:.1f}"
         ratios.add(row.what, cold.m_values, cold.keys, *seconds, *ratio)
@@ -187,8 +190,10 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=default_workers())
     parser.add_argument("--only-one-problem", action="store_true")
     options = parser.parse_args()
-    model, parallel = choice("model", "deepseek", Model), choice("parallel", "pp4", Parallel)
-    target, server = choice("target", "h200", Target), choice("server", "sglang", Server)
+    model = choice("model", "deepseek", Model)
+    parallel = choice("parallel", "pp4", Parallel)
+    target = choice("target", "h200", Target)
+    server = choice("server", "sglang", Server)
     problems = derive(model, parallel, server, target).problems
     folder = Path(tempfile.mkdtemp(prefix="preheat-bench-"))
     try:

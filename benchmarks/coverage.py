@@ -34,7 +34,8 @@ from pipeline.workload.servers import Server
 PROJECT = Path(__file__).parents[1]
 DOCUMENT = PROJECT / "docs" / "coverage.md"
 LAYOUTS = ("single", "tp4", "tp8", "tp8_ep8", "dp8_ep8", "pp4")
-SERVERS, TARGETS = ("sglang", "vllm"), ("h200", "b200")
+SERVERS = ("sglang", "vllm")
+TARGETS = ("h200", "b200")
 HEAD = """# What each shipped recipe needs
 
 Problems, numbers of M and DeepGEMM kernels of every shipped model, layout and server, with the servers' default flags.
@@ -82,11 +83,13 @@ def names(group: str) -> list[str]:
 
 def row_of(model: str, layout: str) -> Row:
     """What the rules say."""
-    facts, parallel = choice("model", model, Model), choice("parallel", layout, Parallel)
+    facts = choice("model", model, Model)
+    parallel = choice("parallel", layout, Parallel)
     problems: dict[tuple[str, str], tuple[Problem, ...] | str] = {}
     for server in SERVERS:
         for target in TARGETS:
-            flags, gpu = choice("server", server, Server), choice("target", target, Target)
+            flags = choice("server", server, Server)
+            gpu = choice("target", target, Target)
             try:
                 problems[server, target] = derive(facts, parallel, flags, gpu).problems
             except ConfigError as error:

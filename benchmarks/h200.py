@@ -75,7 +75,9 @@ def server_sweep(bench: Bench, problems: Sequence[Problem], cache: Path) -> floa
 
 def compare(bench: Bench, problems: Sequence[Problem], budget_s: float) -> tuple[Compared, list[str]]:
     """Both ways over as many problems as the budget allows, and the names of the others."""
-    cache, spent_s, taken = bench.folder / "server" / "deep_gemm", 0.0, 0
+    cache = bench.folder / "server" / "deep_gemm"
+    spent_s = 0.0
+    taken = 0
     while taken < len(problems) and (taken == 0 or spent_s * (taken + 1) / taken <= budget_s):
         spent_s += server_sweep(bench, problems[taken : taken + 1], cache)
         taken += 1
@@ -122,7 +124,8 @@ def memory(layout: Layout) -> dict[str, int]:
 def whole_recipe(bench: Bench, problems: Sequence[Problem]) -> dict[str, Any]:
     """Cold bake of all problems, discovery on both GPUs, and every kernel executed against fp32."""
     baked, keys = bench.bake(problems, "recipe")
-    discoverer, warm = bench.discoverer("recipe"), bench.folder / "recipe" / "deep_gemm"
+    discoverer = bench.discoverer("recipe")
+    warm = bench.folder / "recipe" / "deep_gemm"
     started_s = time.monotonic()
     real = discover_on_real_gpu(discoverer, problems, say("real discovery"))
     real_s = time.monotonic() - started_s
@@ -152,7 +155,8 @@ def show(compared: Compared, left: Sequence[str], held: dict[str, int], proof: d
         table.add(f"cold bake: {few}", "", f"{same.wall_s:.1f} s", "")
     warm = f"{compared.server_cached_s:.1f} s", f"{compared.preheat_check_s:.1f} s", f"{compared.warm_ratio:.1f}"
     table.add("all cached: execution only against re-verification, same problems", *warm)
-    apart, arena = held["per_stage"] / 2**20, held["arena"] / 2**20
+    apart = held["per_stage"] / 2**20
+    arena = held["arena"] / 2**20
     memory_row = f"{apart:.0f}", f"{arena:.0f}", f"{apart / arena:.2f}"
     table.add("peak device memory, MiB: buffers per stage against one arena", *memory_row)
     if proof is not None:
@@ -178,7 +182,8 @@ def main() -> None:
     target = choice("target", "h200", Target)
     if (mismatch := gpu_mismatch(target)) is not None:
         raise SystemExit(f"this benchmark needs an H200: {mismatch}")
-    model, parallel = choice("model", "deepseek", Model), choice("parallel", options.parallel, Parallel)
+    model = choice("model", "deepseek", Model)
+    parallel = choice("parallel", options.parallel, Parallel)
     server = choice("server", "sglang", Server)
     workload = derive(model, parallel, server, target)
     folder = Path(tempfile.mkdtemp(prefix="preheat-bench-"))
@@ -189,7 +194,8 @@ def main() -> None:
             baked, _ = bench.bake(workload.problems, "compared")
             cache = bench.folder / "server" / "deep_gemm"
             shutil.copytree(bench.folder / "compared" / "deep_gemm", cache)
-            compared, left = compare_warm(bench, workload.problems, cache, baked, None), []
+            compared = compare_warm(bench, workload.problems, cache, baked, None)
+            left = []
         else:
             compared, left = compare(bench, workload.problems, options.budget_s)
     finally:

@@ -102,8 +102,10 @@ def recipe_of(model: str, layouts: Sequence[str], python: str, place: Path) -> C
             store=StoreChoice(dir=str(place / "store")),
         )
         recipe.model.config |= CHANGES.get(model, {})
-        recipe.server.python, recipe.server.moe_runner_backend = python, runner
-        recipe.server.disable_cuda_graph, recipe.server.args = True, FLAGS.get(model)
+        recipe.server.python = python
+        recipe.server.moe_runner_backend = runner
+        recipe.server.disable_cuda_graph = True
+        recipe.server.args = FLAGS.get(model)
         try:
             workload = derive(recipe.model, recipe.parallel, recipe.server, recipe.target)
         except ConfigError as error:
@@ -120,12 +122,14 @@ def row_of(model: str, layouts: Sequence[str], python: str, place: Path) -> Row:
     chosen = recipe_of(model, layouts, python, place)
     if isinstance(chosen, str):
         return Row(model, layouts[-1], (), None, chosen)
-    recipe, name = chosen.recipe, chosen.name
+    recipe = chosen.recipe
+    name = chosen.name
     starter = make_starter(recipe, Children(), LIMIT_S)
     checkpoint, ways = ways_to_start(recipe)
     places = Progress(place / "scratch", lambda done, total: None)
     variables = environment_of_flags(recipe)
-    store, digest = place / "store", ask_digest(starter, ways, checkpoint)
+    store = place / "store"
+    digest = ask_digest(starter, ways, checkpoint)
     try:
         asked = recall(store, digest) or ask_in(store, digest, starter, ways, variables, places)
     except WarmupError as error:

@@ -24,7 +24,8 @@ class Allocate(Stage):
         """HostError when the arena is above the limit or above what is free; nothing is allocated then."""
         from pipeline.buffers.arena import Arena
 
-        layout, kernels = ctx[BUFFER_PLAN].layout, ctx[KERNELS]
+        layout = ctx[BUFFER_PLAN].layout
+        kernels = ctx[KERNELS]
         require_fit(layout.arena_bytes, free=kernels.free_bytes(), limit=ctx[RECIPE].device.memory_limit_bytes)
         arena = Arena(layout, kernels.allocate(layout.arena_bytes))
         ctx[RESERVED] = Reserved(arena, arena.addresses())

@@ -79,7 +79,8 @@ class Ask(Stage):
             ctx[ASKED] = AskedServer(starter, ways, variables, None)
             return Skipped("mode=verify asks nothing new; `prove` starts the server over what is there")
         require_writable(starter.cache_dir, key="output.dir", needed_bytes=NEEDED_BYTES)
-        root, progress = Path(recipe.store.dir).absolute(), Reporter(ctx[EVENTS], "ask")
+        root = Path(recipe.store.dir).absolute()
+        progress = Reporter(ctx[EVENTS], "ask")
         digest = ask_digest(starter, ways, checkpoint)
         asked = recall(root, digest)
         # The list is remembered in the store; the other caches are in this output directory, or they are not.

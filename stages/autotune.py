@@ -71,13 +71,16 @@ class Autotune(Stage):
         """The forward always runs; with nothing to tune the stage is Skipped with the reason."""
         from pipeline.kernels.dummy_forward import DummyLayer
 
-        plan, batch = ctx[BUFFER_PLAN], ctx[BATCH].requests
+        plan = ctx[BUFFER_PLAN]
+        batch = ctx[BATCH].requests
         view = ctx[DECODE_BUFFERS].view(batch)
         tokens = batch * plan.size.tokens_per_request
         progress = Reporter(ctx[EVENTS], "autotune")
         if (baked := ctx.get(BAKED)) is not None:
             ctx[KERNELS].use_cache(baked.warm_cache)
-        arena, num_gemms, replayed = ctx[RESERVED].arena, 0, 0
+        arena = ctx[RESERVED].arena
+        num_gemms = 0
+        replayed = 0
         for done, layer in enumerate(plan.layers):
             progress("layers", done, len(plan.layers))
             with arena.phase(layer.phase):
@@ -87,7 +90,8 @@ class Autotune(Stage):
                 if plan.size.kind is AdapterKind.decode_graph and not layer.is_extend:
                     replayed += ctx[KERNELS].replay(partial(dummy.run, tokens, view["seq_lens"]))
         progress("layers", len(plan.layers), len(plan.layers))
-        extend_tokens, chunk = max(layer.tokens for layer in plan.layers), ctx[WORKLOAD].rules.chunk
+        extend_tokens = max(layer.tokens for layer in plan.layers)
+        chunk = ctx[WORKLOAD].rules.chunk
         if extend_tokens < chunk:
             log.info("prefill ran with %d tokens of a chunk's %d: the CPU has no more time", extend_tokens, chunk)
         tuned, results = self._tune(ctx, progress)
@@ -114,7 +118,8 @@ class Autotune(Stage):
         return ["autotune.ops: " + unknown("operation", op, known) for op in self.ops if op not in known]
 
     def _tune(self, ctx: View, progress: Reporter) -> tuple[tuple[Tuned, ...], list[OpResult]]:
-        recipe, batch = ctx[RECIPE], ctx[BATCH].requests
+        recipe = ctx[RECIPE]
+        batch = ctx[BATCH].requests
         not_here = nothing_can_be_timed(recipe) if self.ops else None
         if not self.ops or (not_here is not None and not self.frozen):
             return (), []

@@ -46,7 +46,8 @@ class Export(Stage):
 
     def run(self, ctx: View) -> Result | Skipped:
         """Writes manifest.json and env.sh into the output directory."""
-        recipe, baked = ctx[RECIPE], ctx[BAKED]
+        recipe = ctx[RECIPE]
+        baked = ctx[BAKED]
         if recipe.mode is Mode.verify:
             return Skipped("mode=verify writes nothing but the report")
         folder = Path(recipe.output.dir).absolute()
@@ -63,7 +64,8 @@ class Export(Stage):
 
     def _relocate(self, ctx: View) -> dict[str, str]:
         """Old key to new; StageError when the keys hold no path, or are not what this recipe's compiler gives."""
-        baked, target = ctx[BAKED], include_folder(Path(self.relocate_to or ""))
+        baked = ctx[BAKED]
+        target = include_folder(Path(self.relocate_to or ""))
         compiler = relocation(baked.sources, baked.toolkit.release)
         if compiler is None:
             raise StageError(

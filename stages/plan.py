@@ -41,8 +41,10 @@ class Plan(Stage):
     def run(self, ctx: View) -> Result:
         """Raise ConfigError with everything that is wrong with model, layout, server and target together."""
         workload, buffers = make_plan(ctx[RECIPE])
-        ctx[WORKLOAD], ctx[BUFFER_PLAN] = workload, buffers
-        problems, ranks = len(workload.problems), workload.num_ranks
+        ctx[WORKLOAD] = workload
+        ctx[BUFFER_PLAN] = buffers
+        problems = len(workload.problems)
+        ranks = workload.num_ranks
         figures: dict[str, Any] = {"problems": problems, "ranks": ranks, "not_deepgemm": len(workload.not_deepgemm)}
         figures["rules"] = list(workload.rules.used)
         return Result(f"{problems} problems over {ranks} ranks", figures)

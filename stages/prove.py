@@ -34,11 +34,14 @@ class Prove(Stage):
 
     def run(self, ctx: View) -> Result | Skipped:
         """VerifyError with what a start compiled or tried to compile, or with its last words when it did not answer."""
-        recipe, server = ctx[RECIPE], ctx.get(ASKED)
+        recipe = ctx[RECIPE]
+        server = ctx.get(ASKED)
         if not recipe.discovery.asks_server or server is None:
             return Skipped("discovery=rules starts no server")
-        root, output = Path(recipe.store.dir).absolute(), Path(recipe.output.dir).absolute()
-        progress, started_s = Reporter(ctx[EVENTS], "prove"), time.monotonic()
+        root = Path(recipe.store.dir).absolute()
+        output = Path(recipe.output.dir).absolute()
+        progress = Reporter(ctx[EVENTS], "prove")
+        started_s = time.monotonic()
         with scratch_folder(root / "scratch", "proof-") as folder:
             places = Progress(root / "scratch", lambda a, b: progress("% of the requests served", a, b))
             figures, faults = without_compilers(server, ctx[BAKED], output, folder, places)

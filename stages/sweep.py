@@ -74,7 +74,8 @@ class Sweep(Stage):
 
         HostError without nvcc, with one too old for the target, or without room on the disk.
         """
-        recipe, children = ctx[RECIPE], ctx[CHILDREN]
+        recipe = ctx[RECIPE]
+        children = ctx[CHILDREN]
         problems = ctx[WORKLOAD].problems if recipe.discovery.uses_rules else ()
         progress = Reporter(ctx[EVENTS], "sweep")
         toolkit, discoverer = prepare(recipe, children)
@@ -89,7 +90,8 @@ class Sweep(Stage):
         if not problems and asked is None:
             ctx[BAKED] = Baked(warm_cache, toolkit, discoverer, [], problems)
             return Skipped("no problem of this recipe goes to DeepGEMM; see the plan for the reasons", {"problems": 0})
-        store_dir, needed = Path(recipe.store.dir).absolute(), self._needed_bytes(problems, asked)
+        store_dir = Path(recipe.store.dir).absolute()
+        needed = self._needed_bytes(problems, asked)
         require_writable(store_dir, key="store.dir", needed_bytes=needed)
         require_writable(warm_cache, key="output.dir", needed_bytes=needed)
         found = self._discover(problems, discoverer, store_dir, progress) if problems else None

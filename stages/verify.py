@@ -75,7 +75,8 @@ class Verify(Stage):
 
     def run(self, ctx: View) -> Result:
         """VerifyError lists everything that is not as it should be."""
-        recipe, baked = ctx[RECIPE], ctx[BAKED]
+        recipe = ctx[RECIPE]
+        baked = ctx[BAKED]
         problems = baked.problems
         faults: list[str] = []
         figures: dict[str, Any] = {}
@@ -107,7 +108,8 @@ class Verify(Stage):
         )
 
     def _cache(self, problems: Sequence[Problem], ctx: View, figures: dict[str, Any]) -> list[str]:
-        baked, progress = ctx[BAKED], Reporter(ctx[EVENTS], "verify")
+        baked = ctx[BAKED]
+        progress = Reporter(ctx[EVENTS], "verify")
         found, lacking = baked.discoverer.check(problems, baked.warm_cache, lambda a, b: progress("M launched", a, b))
         figures["coverage_m_values"] = found.num_launched
         figures["coverage_compiles"] = len(lacking)
@@ -141,7 +143,8 @@ class Verify(Stage):
         real = discover_on_real_gpu(ctx[BAKED].discoverer, problems, lambda a, b: progress("M on the GPU", a, b))
         figures["seconds_real_discovery"] = round(time.monotonic() - started_s, 3)
         figures["real_keys"] = len(real)
-        only_real, only_virtual = sorted(real - set(found.keys)), sorted(set(found.keys) - real)
+        only_real = sorted(real - set(found.keys))
+        only_virtual = sorted(set(found.keys) - real)
         faults = [f"{key}: needed on the real GPU, not on the virtual one" for key in only_real]
         return faults + [f"{key}: needed on the virtual GPU, not on the real one" for key in only_virtual]
 
@@ -150,7 +153,8 @@ def hardware_summary(figures: dict[str, Any]) -> str:
     """What the GPU confirmed, or why it was not asked."""
     if figures.get("numerics_checked") is None:
         return f"numerics not checked: {figures.get('hardware_skipped', 'nothing to run')}"
-    error, without = figures["max_relative_error"], figures.get("without_reference")
+    error = figures["max_relative_error"]
+    without = figures.get("without_reference")
     only_loaded = f", {without} loaded only (no reference)" if without else ""
     worst = "" if error is None else f", relative error at most {error:.1e}"
     return f"{figures['numerics_checked']} kernels executed{worst}{only_loaded}"

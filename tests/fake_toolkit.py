@@ -95,7 +95,8 @@ def cubin(sm: int, *, kernels: int = 1, abi: int = 8, entry: str = "kernel0") ->
     """A CUDA ELF file with one parameter section for each kernel, as nvcc 13 (ABI 8) or nvcc 12 (ABI 7) marks it."""
     entries = [entry, *(f"kernel{index}" for index in range(1, kernels))][:kernels]
     names = ["", ".shstrtab", *(f".nv.constant0.{name}" for name in entries)]
-    offsets, strings = [], b""
+    offsets = []
+    strings = b""
     for name in names:
         offsets.append(len(strings))
         strings += name.encode() + b"\0"
@@ -109,7 +110,8 @@ def cubin(sm: int, *, kernels: int = 1, abi: int = 8, entry: str = "kernel0") ->
         headers += struct.pack("<IIQQQQIIQQ", offsets[2 + index], 1, 2, 0, where, 16, 0, 0, 8, 0)
     flags = sm << 8 if abi >= 8 else sm
     ident = b"\x7fELF" + bytes([2, 1, 1, 0x41, abi]) + b"\0" * 7
-    elf_type, machine = 2, 190
+    elf_type = 2
+    machine = 190
     header = ident + struct.pack(
         "<HHIQQQIHHHHHH", elf_type, machine, 1, 0, 0, table_offset, flags, 64, 56, 0, 64, len(names), 1
     )

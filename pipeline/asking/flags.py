@@ -96,7 +96,9 @@ def variants(recipe: Recipe, arguments: list[str]) -> dict[str, list[str]]:
 
 def environment_of_flags(recipe: Recipe) -> dict[str, str]:
     """Options of the recipe that are environment variables of the server."""
-    server, parallel, (config, _) = recipe.server, recipe.parallel, read_config(recipe.model)
+    server = recipe.server
+    parallel = recipe.parallel
+    (config, _) = read_config(recipe.model)
     variables = {
         # SGLang looks for this in the weights, which are not there.
         "SGLANG_DSV4_FP4_EXPERTS": "0" if config.get("expert_dtype") == "fp8" else None,

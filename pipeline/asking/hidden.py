@@ -55,7 +55,8 @@ class HiddenCompilers:
 
 def hide_compilers(folder: Path, server: InstalledServer, toolkit: Toolkit) -> HiddenCompilers:
     """Set them up in `folder`; the toolkit's headers stay reachable."""
-    on_path, tritons = (server.python.parent, toolkit.nvcc.parent), server.site_packages / "triton/backends/nvidia/bin"
+    on_path = (server.python.parent, toolkit.nvcc.parent)
+    tritons = server.site_packages / "triton/backends/nvidia/bin"
     for name in COMPILERS:
         _refuse(folder, "bin", name, toolkit.version_text if name == "nvcc" else version_of(name, on_path))
     for name in TRITONS:
@@ -68,7 +69,8 @@ def hide_compilers(folder: Path, server: InstalledServer, toolkit: Toolkit) -> H
 
 
 def _refuse(folder: Path, place: str, name: str, version_text: str) -> None:
-    script, version = folder / place / name, folder / place / f"{name}.version"
+    script = folder / place / name
+    version = folder / place / f"{name}.version"
     script.parent.mkdir(parents=True, exist_ok=True)
     version.write_text(version_text)
     script.write_text(REFUSING.format(name=name, version=version, calls=folder / "calls"))

@@ -76,7 +76,8 @@ def build_environment(server: InstalledServer, toolkit: Toolkit, folder: Path, d
 
     `folder` gets links to what the toolkit lacks and the server's nvidia wheels have; `driver` is a libcuda.so.1.
     """
-    include, lib = folder / "include", folder / "lib"
+    include = folder / "include"
+    lib = folder / "lib"
     include.mkdir(parents=True, exist_ok=True)
     lib.mkdir(parents=True, exist_ok=True)
     own = {path.name for path in _toolkit_headers(toolkit)}

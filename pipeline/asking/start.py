@@ -86,7 +86,9 @@ class Starter:
 
     def listen(self, start: Start, folder: Path, variables: Mapping[str, str], on_progress: OnProgress) -> Heard:
         """Start it in `folder`, which is its own, with `variables` over its environment; wait until it has ended."""
-        job, events, output = folder / "job.json", folder / "events.jsonl", folder / "server.log"
+        job = folder / "job.json"
+        events = folder / "events.jsonl"
+        output = folder / "server.log"
         content = {"arguments": start.arguments, "pp_rank": start.pp_rank, "limit_s": self.limit_s}
         job.write_text(json.dumps(content))
         events.touch()

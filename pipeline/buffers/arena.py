@@ -50,7 +50,8 @@ class Arena:
 
     def rows(self, name: str, n: int) -> torch.Tensor:
         """The first n rows of a buffer; CapacityError past its end, where slicing a tensor would give fewer."""
-        whole, axis = self[name], self._regions[name].spec.rows_axis
+        whole = self[name]
+        axis = self._regions[name].spec.rows_axis
         if not 0 <= n <= whole.shape[axis]:
             raise CapacityError(f"buffer {name!r} holds {whole.shape[axis]} rows, {n} asked; raise the batch it is for")
         return whole.narrow(axis, 0, n)

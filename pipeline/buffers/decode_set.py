@@ -71,7 +71,9 @@ def aligned_batch(batch: int, size: DecodeSize) -> int:
 
 def decode_specs(size: DecodeSize) -> list[BufferSpec]:
     """One spec for each field that is present; an absent field has none, so no view can ever slice it."""
-    tokens, batch, per_request = size.max_tokens, size.max_batch, size.tokens_per_request
+    tokens = size.max_tokens
+    batch = size.max_batch
+    per_request = size.tokens_per_request
     decode_tokens = size.decode_tokens
 
     def field(name: str, dtype: str, *shape: int, fill: int | bool = 0, rows_axis: int = 0) -> BufferSpec:

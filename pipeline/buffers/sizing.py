@@ -67,7 +67,8 @@ def decode_size(
 ) -> DecodeSize:
     """Sizes of the decode set of one runner, after rounding the batch to what every parallel axis divides."""
     kind = kind.chosen(has_cuda_graphs=not server.disable_cuda_graph)
-    eager, rules = kind is AdapterKind.eager, workload.rules
+    eager = kind is AdapterKind.eager
+    rules = workload.rules
     per_request = server.tokens_per_request
     largest = rules.decode_batch
     if eager and server.max_running_requests is not None:
@@ -120,8 +121,10 @@ def distinct_layers(workload: Workload, size: DecodeSize, *, extend_tokens: int)
     Kinds differ in their attention and in having experts. Prefill uses the contiguous layout of experts, decode
     behind an all-to-all backend the masked one.
     """
-    rules, masked = workload.rules, workload.rules.masked_rows(size.decode_tokens)
-    tp, several = rules.widths().attention, len({layer.attention.kind for layer in workload.facts.layers}) > 1
+    rules = workload.rules
+    masked = workload.rules.masked_rows(size.decode_tokens)
+    tp = rules.widths().attention
+    several = len({layer.attention.kind for layer in workload.facts.layers}) > 1
     decode: dict[str, LayerPlan] = {}
     extend: dict[str, LayerPlan] = {}
     for stage in workload.stages:
@@ -163,7 +166,10 @@ def dummy_linears(workload: Workload, linears: Sequence[Linear]) -> tuple[Linear
 
 def layer_specs(layer: LayerPlan, workload: Workload, *, on_gpu: bool) -> list[BufferSpec]:
     """Operands of one dummy layer, live in its phase only."""
-    facts, tokens, phase, shape = workload.facts, layer.tokens, frozenset({layer.phase}), layer.geometry
+    facts = workload.facts
+    tokens = layer.tokens
+    phase = frozenset({layer.phase})
+    shape = layer.geometry
 
     def buffer(name: str, dtype: str, *shape: int) -> BufferSpec:
         return BufferSpec(f"{layer.phase}.{name}", dtype, shape, fill=None, phases=phase)
@@ -229,7 +235,8 @@ def _expert_specs(
     buffer: MakeSpec, layer: LayerPlan, routes_per_token: int, tokens: int, *, distinct: bool
 ) -> list[BufferSpec]:
     w13, w2 = (linear for linear in layer.linears if linear.role is Role.EXPERTS)
-    groups, routes = w13.groups, min(routes_per_token, w13.groups)
+    groups = w13.groups
+    routes = min(routes_per_token, w13.groups)
     rows = expert_rows(layer, groups, tokens * routes)
     specs = [
         buffer("gate", MODEL_DTYPE, groups, w13.k),

@@ -79,7 +79,8 @@ class Compiler:
         return made if wrong is None else f"nvcc succeeded but {wrong}"
 
     def _together(self, sources: Sequence[Source]) -> Iterator[tuple[Source, Path]]:
-        place, options = self._place("together"), sources[0].options
+        place = self._place("together")
+        options = sources[0].options
         (place / "kernel.cu").write_text(combine([source.text for source in sources]))
         self._nvcc(place / "kernel.cu", "--ptx", place / "kernel.ptx", options)
         parts = split((place / "kernel.ptx").read_text(), len(sources))

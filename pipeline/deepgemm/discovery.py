@@ -176,7 +176,8 @@ class Discoverer:
 
 def put_stand_in(folder: Path, toolkit: Toolkit) -> dict[str, str]:
     """Put the stand-in for `toolkit`'s nvcc into `folder`; the variables with which deep_gemm calls it."""
-    version, stand_in = folder / "nvcc_version", folder / "nvcc"
+    version = folder / "nvcc_version"
+    stand_in = folder / "nvcc"
     version.write_text(toolkit.version_text)
     shutil.copy(STAND_IN, stand_in)
     stand_in.chmod(0o755)

@@ -53,7 +53,8 @@ class Farm:
     def compile(self, sources: Sequence[Source], on_progress: Callable[[Compiled], None]) -> Compiled:
         """Bring a cubin of every source into the store; one that nvcc rejects does not stop the rest."""
         started_s = time.monotonic()
-        done, lock = Compiled(), threading.Lock()
+        done = Compiled()
+        lock = threading.Lock()
         missing = [source for source in sources if not self._reuse(source, self._digest(source), done, lock)]
         waiting = deque(group_sources(missing, self.num_workers))
 

@@ -44,7 +44,8 @@ def on_real_gpu(discoverer: Discoverer, stub: Path | None = None) -> Discoverer:
 def discover_on_real_gpu(discoverer: Discoverer, problems: Sequence[Problem], on_progress: OnProgress) -> set[str]:
     """The keys that the same M need on the real GPU; every kernel is a stub that does nothing."""
     with scratch_folder(discoverer.scratch_dir, "real-") as folder:
-        stub, source = folder / "stub.cubin", folder / "stub.cu"
+        stub = folder / "stub.cubin"
+        source = folder / "stub.cu"
         source.write_text('extern "C" __global__ void stub() {}\n')
         arch = f"sm_{discoverer.gpu.target.sm}a"
         command = [str(discoverer.toolkit.nvcc), str(source), "-cubin", "-o", str(stub), f"--gpu-architecture={arch}"]

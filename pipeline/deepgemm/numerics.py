@@ -41,7 +41,8 @@ def main(job_path: str, result_path: str) -> None:
 def load_error(path: str) -> str | None:
     """What the driver says against this cubin, or None when it loads and holds one kernel."""
     driver = ctypes.CDLL("libcuda.so.1")
-    library, count = ctypes.c_void_p(), ctypes.c_uint()
+    library = ctypes.c_void_p()
+    count = ctypes.c_uint()
     code = driver.cuLibraryLoadFromFile(ctypes.byref(library), path.encode(), None, None, 0, None, None, 0)
     if code != 0:
         return f"the driver refuses it (CUresult {code})"
@@ -85,7 +86,8 @@ def dense(n: int, k: int, groups: int, m: int, **more: Any) -> tuple[Tensor, Ten
     """(result, reference) of one dense launch."""
     import deep_gemm
 
-    x, w = activation(m, k), weight(n, k)
+    x = activation(m, k)
+    w = weight(n, k)
     out_MN = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
     deep_gemm.fp8_gemm_nt(x, w, out_MN, **more)
     return out_MN, rows_of(*x) @ blocks_of(*w).T
@@ -96,7 +98,8 @@ def masked(n: int, k: int, groups: int, m: int) -> tuple[Tensor, Tensor]:
     import deep_gemm
 
     rows = -(-m // SCALE_BLOCK) * SCALE_BLOCK
-    x, w = stacked(groups, lambda: activation(rows, k)), stacked(groups, lambda: weight(n, k))
+    x = stacked(groups, lambda: activation(rows, k))
+    w = stacked(groups, lambda: weight(n, k))
     out_GMN = torch.empty(groups, rows, n, device="cuda", dtype=torch.bfloat16)
     masked_m_G = torch.full((groups,), m, device="cuda", dtype=torch.int32)
     deep_gemm.fp8_m_grouped_gemm_nt_masked(x, w, out_GMN, masked_m_G, m)
@@ -108,12 +111,14 @@ def contiguous(n: int, k: int, groups: int, m: int) -> tuple[Tensor, Tensor]:
     """The same with aligned runs of rows, each run of one group."""
     import deep_gemm
 
-    x, w = activation(m, k), stacked(groups, lambda: weight(n, k))
+    x = activation(m, k)
+    w = stacked(groups, lambda: weight(n, k))
     aligned = deep_gemm.get_mk_alignment_for_contiguous_layout()
     group_M = (torch.arange(m, device="cuda") // aligned % groups).to(torch.int32)
     out_MN = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
     deep_gemm.m_grouped_fp8_gemm_nt_contiguous(x, w, out_MN, group_M)
-    rows, expected = rows_of(*x), torch.empty(m, n, device="cuda")
+    rows = rows_of(*x)
+    expected = torch.empty(m, n, device="cuda")
     for group in range(min(groups, m // aligned)):
         chosen = group_M == group
         expected[chosen] = rows[chosen] @ blocks_of(w[0][group], w[1][group]).T

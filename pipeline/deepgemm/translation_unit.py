@@ -48,7 +48,8 @@ def split(ptx: str, number: int) -> list[tuple[str, str]]:
     header_end = HEADER_END.search(ptx)
     if header_end is None:
         raise ValueError("the compiler's PTX has no .address_size line")
-    header, statements = ptx[: header_end.end()], _statements(ptx[header_end.end() :])
+    header = ptx[: header_end.end()]
+    statements = _statements(ptx[header_end.end() :])
     entries = {int(found["number"]): found["name"] for found in MARKER_VALUE.finditer(ptx)}
     if sorted(entries) != list(range(number)):
         raise ValueError(f"the compiler's PTX names {len(entries)} of {number} kernels")

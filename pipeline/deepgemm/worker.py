@@ -41,7 +41,8 @@ def main(job_path: str, result_path: str) -> None:
 def launch_shard(shard: list[dict[str, Any]], say_done: Callable[[int], None]) -> dict[str, Any]:
     """What one fork finds out about its problems."""
     started_s = time.monotonic()
-    launches, progress = Launches(), Progress(say_done)
+    launches = Launches()
+    progress = Progress(say_done)
     results = [sweep(problem, launches, progress) for problem in shard]
     return {"problems": results, "seconds": time.monotonic() - started_s, "peak_bytes": peak_bytes()}
 
@@ -93,7 +94,8 @@ def every_m(problem: dict[str, Any]) -> Iterator[int]:
         return
     import deep_gemm
 
-    default, largest = deep_gemm.get_mk_alignment_for_contiguous_layout(), max(rows(problem["m"]))
+    default = deep_gemm.get_mk_alignment_for_contiguous_layout()
+    largest = max(rows(problem["m"]))
     for m in rows(problem["m"]):
         if m % default != 0:
             raise SystemExit(f"{problem['kernel']}: the plan has M={m}, deep_gemm takes multiples of {default}")
@@ -179,7 +181,9 @@ class Progress:
     """Says how far the launches are, not more often than a reader can use."""
 
     def __init__(self, say_done: Callable[[int], None]) -> None:
-        self._say_done, self._launched, self._next_s = say_done, 0, 0.0
+        self._say_done = say_done
+        self._launched = 0
+        self._next_s = 0.0
 
     def step(self) -> None:
         """Count one launch."""

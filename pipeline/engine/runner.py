@@ -128,10 +128,12 @@ def _run_one(name: str, stage: Stage, context: Context, services: Services) -> O
         outcome.status = Status.SKIPPED if isinstance(result, Skipped) else Status.OK
     except WarmupError as error:
         outcome.status = Status.INTERRUPTED if isinstance(error, Interrupted) else Status.FAILED
-        outcome.reason, outcome.error = str(error), error
+        outcome.reason = str(error)
+        outcome.error = error
         outcome.figures = error.figures if isinstance(error, StageError) else {}
     except Exception as error:
-        outcome.status, outcome.reason = Status.FAILED, f"a defect of Preheat: {type(error).__name__}: {error}"
+        outcome.status = Status.FAILED
+        outcome.reason = f"a defect of Preheat: {type(error).__name__}: {error}"
         error.add_note(f"while running stage {name!r}")
         raise
     finally:

@@ -172,9 +172,12 @@ class CudaKernels:
     def scatter(self, x_TK: Quantized, row_TR: Tensor, out_MK: Quantized, *, group_rows: int | None = None) -> None:
         """See Kernels."""
         tokens, k = x_TK[0].shape
-        routes, per_token, blocks = row_TR.numel(), row_TR.shape[1], k // SCALE_BLOCK
+        routes = row_TR.numel()
+        per_token = row_TR.shape[1]
+        blocks = k // SCALE_BLOCK
         grid = (routes, triton.cdiv(k, BLOCK))
-        data, out = x_TK[0].view(torch.uint8), out_MK[0].view(torch.uint8)
+        data = x_TK[0].view(torch.uint8)
+        out = out_MK[0].view(torch.uint8)
         small.scatter_rows[grid](data, row_TR, out, K=k, R=per_token, BLOCK=BLOCK)
         small.scatter_scales[(routes,)](
             x_TK[1], row_TR, out_MK[1], tokens, group_rows or out_MK[0].shape[0],

@@ -34,7 +34,8 @@ class DummyLayer:
         `tokens` is the batch times the tokens of one request, `seq_lens_B` the decode set's own; an extend-shaped layer
         keeps its own, one row for each position in a request. Only launches: a CUDA graph can capture it.
         """
-        hidden, normed = self._rows("hidden", tokens), self._rows("normed", tokens)
+        hidden = self._rows("hidden", tokens)
+        normed = self._rows("normed", tokens)
         self._norm(hidden, normed)
         seq_lens_B = self._slot("seen")[0] if self.plan.is_extend else seq_lens_B
         launched = self._attention(normed, hidden, tokens, seq_lens_B)
@@ -48,7 +49,8 @@ class DummyLayer:
 
     def _attention(self, normed: Tensor, hidden: Tensor, tokens: int, seq_lens_B: Tensor) -> int:
         """Linears in order; the attention itself runs before the first one that reads what it gave."""
-        launched, is_attended = 0, False
+        launched = 0
+        is_attended = False
         for linear in self.plan.linears:
             if linear.role not in ATTENTION_ROLES:
                 continue
@@ -80,8 +82,10 @@ class DummyLayer:
         return x
 
     def _attend(self, tokens: int, seq_lens_B: Tensor) -> None:
-        shape, query = self.plan.geometry, self.plan.query
-        attended, requests = self._rows("attended", tokens), seq_lens_B.shape[0]
+        shape = self.plan.geometry
+        query = self.plan.query
+        attended = self._rows("attended", tokens)
+        requests = seq_lens_B.shape[0]
         if query is None:
             q = self._rows("query", tokens)
         else:
@@ -138,7 +142,9 @@ class DummyLayer:
             self.kernels.dispatch_masked(ids, self.plan.masked_rows, self._slot("masked_m"), row)
 
     def _grouped(self, linear: Linear) -> None:
-        x, w, out = self._operand(linear), self._expert_weight(linear), self._slot(f"{linear.name}.out")
+        x = self._operand(linear)
+        w = self._expert_weight(linear)
+        out = self._slot(f"{linear.name}.out")
         rows = self.plan.masked_rows
         if rows is None:
             self.kernels.grouped_gemm_contiguous(x, w, self._slot("group_of_row"), out)
@@ -165,7 +171,8 @@ class DummyLayer:
         return w13, w2
 
     def _expert_weight(self, linear: Linear) -> Quantized:
-        data, scale = self._slot(f"{linear.name}.w"), self._slot(f"{linear.name}.w_scale")
+        data = self._slot(f"{linear.name}.w")
+        scale = self._slot(f"{linear.name}.w_scale")
         return data.expand(linear.groups, -1, -1), scale.expand(linear.groups, -1, -1)
 
     def _operand(self, linear: Linear) -> Quantized:
@@ -176,7 +183,8 @@ class DummyLayer:
         for region in self.arena.layout.regions:
             if not region.spec.name.startswith(f"{self.plan.phase}."):
                 continue
-            buffer, kind = self.arena[region.spec.name], region.spec.name.rsplit(".", 1)[1]
+            buffer = self.arena[region.spec.name]
+            kind = region.spec.name.rsplit(".", 1)[1]
             if kind == "w":
                 buffer.view(torch.uint8).flatten().view(torch.int64).random_().bitwise_and_(E4M3_BELOW_TWO)
             elif kind == "w_scale":

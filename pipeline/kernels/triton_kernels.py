@@ -22,7 +22,8 @@ def quantize_fp8(x, out, out_scale, group_rows, K: tl.constexpr, BLOCK: tl.const
     values = tl.load(x + row * K + columns).to(tl.float32)
     scale = tl.maximum(tl.max(tl.abs(values)), LEAST_BLOCK_MAX) / FP8_E4M3_MAX
     tl.store(out + row * K + columns, (values / scale).to(out.dtype.element_ty))
-    group, inside = row // group_rows, row % group_rows
+    group = row // group_rows
+    inside = row % group_rows
     tl.store(out_scale + group * group_rows * (K // BLOCK) + block * group_rows + inside, scale)
 
 
@@ -54,8 +55,10 @@ def attention(
     V: tl.constexpr,
 ):
     """One program a (request, head): all heads share the request's cached rows."""
-    request, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    cached, length = tl.arange(0, S), tl.load(seq_lens + request)
+    request = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1)
+    cached = tl.arange(0, S)
+    length = tl.load(seq_lens + request)
     dims = tl.arange(0, D2)
     query = tl.load(q + request * q_stride + head * D + dims, mask=dims < D, other=0).to(tl.float32)
     keys = tl.load(k + (request * S + cached)[:, None] * D + dims[None, :], mask=(dims < D)[None, :], other=0)
@@ -84,7 +87,8 @@ def route(
         block = tl.load(gate + experts[:, None] * D + dims[None, :], mask=inside, other=0).to(tl.float32)
         logits += tl.sum(block * row[None, :], axis=1)
     scores = tl.where(experts < E, tl.sigmoid(logits), -1.0)
-    left, total = scores, 0.0
+    left = scores
+    total = 0.0
     for _ in tl.static_range(R):
         best = tl.max(left)
         total += best
@@ -115,7 +119,8 @@ def dispatch(
     """
     group = tl.program_id(0)
     places = tl.arange(0, ROUTES)
-    count, before = 0, 0
+    count = 0
+    before = 0
     for start in range(0, num_routes, ROUTES):
         chosen = tl.load(ids + start + places, mask=start + places < num_routes, other=-1)
         count += tl.sum((chosen == group).to(tl.int32))
@@ -151,7 +156,8 @@ def fill_int32(out, value, count, BLOCK: tl.constexpr):
 @triton.jit
 def scatter_rows(x, row_of_route, out, K: tl.constexpr, R: tl.constexpr, BLOCK: tl.constexpr):
     """One program a (route, block): out[row of route] = x[token of route], bytes as they are."""
-    route, columns = tl.program_id(0), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    route = tl.program_id(0)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     row = tl.load(row_of_route + route)
     values = tl.load(x + (route // R).to(tl.int64) * K + columns, mask=columns < K)
     tl.store(out + row * K + columns, values, mask=columns < K)
@@ -162,17 +168,20 @@ def scatter_scales(
     x_scale, row_of_route, out_scale, num_tokens, group_rows, B: tl.constexpr, B2: tl.constexpr, R: tl.constexpr
 ):
     """One program a route: the same for MN-major scales with B blocks a row."""
-    route, blocks = tl.program_id(0), tl.arange(0, B2)
+    route = tl.program_id(0)
+    blocks = tl.arange(0, B2)
     row = tl.load(row_of_route + route)
     values = tl.load(x_scale + blocks * num_tokens + route // R, mask=blocks < B)
-    group, inside = row // group_rows, row % group_rows
+    group = row // group_rows
+    inside = row % group_rows
     tl.store(out_scale + group * group_rows * B + blocks * group_rows + inside, values, mask=blocks < B)
 
 
 @triton.jit
 def combine(y, row_of_route, route_weights, out, D: tl.constexpr, R: tl.constexpr, BLOCK: tl.constexpr):
     """One program a (token, block): the weighted sum of the token's routes."""
-    token, columns = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    token = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     total = tl.zeros((BLOCK,), tl.float32)
     for position in tl.static_range(R):
         row = tl.load(row_of_route + token * R + position)

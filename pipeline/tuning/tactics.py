@@ -106,7 +106,8 @@ class Tuner:
         return self._raced(op, shapes, outcome, stored.get("entries"))
 
     def _raced(self, op: str, shapes: Sequence[Shape], outcome: dict[str, Any], num_stored: int | None) -> OpResult:
-        default_us, chosen_us = outcome["default_us"], outcome["chosen_us"]
+        default_us = outcome["default_us"]
+        chosen_us = outcome["chosen_us"]
         if not default_us:
             return OpResult(op, outcome["entries"], outcome["profiled"], num_stored=num_stored)
         losers = [

@@ -139,7 +139,8 @@ def call(op: str, *shape: int) -> Callable[[], object]:
     if op == "fp8_gemm":
         a = torch.randn(1, m, k, device="cuda").to(torch.float8_e4m3fn)
         b = torch.randn(1, n, k, device="cuda").to(torch.float8_e4m3fn).transpose(-2, -1)
-        one, out = torch.ones((), device="cuda"), torch.empty(1, m, n, device="cuda", dtype=torch.bfloat16)
+        one = torch.ones((), device="cuda")
+        out = torch.empty(1, m, n, device="cuda", dtype=torch.bfloat16)
         return lambda: flashinfer.bmm_fp8(a, b, one, one, torch.bfloat16, out=out, backend="cublas")
     if op == "bf16_gemm":
         a = torch.randn(m, k, device="cuda", dtype=torch.bfloat16)
@@ -153,7 +154,8 @@ def fused_moe(m: int, hidden: int, intermediate: int, experts: int, top_k: int) 
     """cutlass_fused_moe with block FP8 experts, as vLLM calls it on sm_90 (use_deepseek_fp8_block_scale)."""
     from flashinfer.fused_moe import cutlass_fused_moe
 
-    w13, w2 = expert_weight(experts, 2 * intermediate, hidden), expert_weight(experts, hidden, intermediate)
+    w13 = expert_weight(experts, 2 * intermediate, hidden)
+    w2 = expert_weight(experts, hidden, intermediate)
     x, out = (torch.randn(m, hidden, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     weights, ids = torch.rand(m, experts, device="cuda").topk(top_k, dim=-1)
     return lambda: cutlass_fused_moe(
@@ -175,7 +177,8 @@ def microseconds(run: Callable[[], object]) -> float:
         run()
     times: list[float] = []
     for _ in range(REPEATS):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start = torch.cuda.Event(enable_timing=True)
+        end = torch.cuda.Event(enable_timing=True)
         start.record()
         run()
         end.record()

@@ -60,12 +60,14 @@ class Workload:
 def derive(model: Model, parallel: Parallel, server: Server, target: Target) -> Workload:
     """Everything that follows from the recipe; ConfigError lists all that is wrong with it."""
     facts, found = model_facts(model)
-    wrong_sizes, wrong_target = parallel.problems(), target.problems()
+    wrong_sizes = parallel.problems()
+    wrong_target = target.problems()
     found += wrong_sizes + server.problems() + wrong_target
     if facts is None or wrong_sizes or server.name not in SERVERS:
         raise ConfigError(*found)
     rules = SERVERS[server.name](facts, parallel, server, target)
-    wrong_layers, uneven = partition_problems(parallel, facts.num_layers), rules.problems()
+    wrong_layers = partition_problems(parallel, facts.num_layers)
+    uneven = rules.problems()
     found += wrong_layers + uneven
     stages = () if wrong_layers or wrong_target else tuple(_stages(rules, facts, parallel, server))
     found += cut_blocks(rules, stages, uneven)
@@ -85,7 +87,8 @@ def model_facts(model: Model) -> tuple[ModelFacts | None, list[str]]:
     config, found = read_config(model)
     if found:
         return None, found
-    name, kind = architecture(config), config.get("model_type")
+    name = architecture(config)
+    kind = config.get("model_type")
     where = f"model.hf_config {model.hf_config}" if model.hf_config else f"conf/model/{model.name}.yaml"
     read = _reader(name, kind)
     if read is None:

@@ -98,5 +98,6 @@ def _spellings(module: str) -> list[str]:
 def _matches(entry: str, path: str) -> bool:
     if entry.startswith("re:"):
         return re.match(entry.removeprefix("re:"), path) is not None
-    dotted, wanted = f".{path.replace('model.language_model.', 'model.')}.", entry.replace("language_model.", "")
+    dotted = f".{path.replace('model.language_model.', 'model.')}."
+    wanted = entry.replace("language_model.", "")
     return f".{wanted}." in dotted or dotted.endswith(f".{wanted}.")

@@ -88,7 +88,8 @@ def test_an_answer_is_remembered_whole_and_an_incomplete_one_is_not(tmp_path: Pa
 
 @pytest.mark.parametrize("changed", ["arguments", "checkpoint", "environment", "nothing"])
 def test_a_digest_holds_what_decides_the_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: str):
-    starter, checkpoint = Place(tmp_path).starter, tmp_path / "checkpoint"
+    starter = Place(tmp_path).starter
+    checkpoint = tmp_path / "checkpoint"
     checkpoint.mkdir()
     (checkpoint / "config.json").write_text("{}")
     ways = {"as configured": ["--tp-size", "8", str(checkpoint)]}

@@ -45,7 +45,8 @@ def live(size: DecodeSize, **changes: Any) -> SimpleNamespace:
 @st.composite
 def decode_sizes(draw: st.DrawFn) -> DecodeSize:
     """Any admissible size: the largest batch is a multiple, the token axis holds it."""
-    multiple, per_request = draw(st.integers(1, 6)), draw(st.integers(1, 4))
+    multiple = draw(st.integers(1, 6))
+    per_request = draw(st.integers(1, 4))
     batch = multiple * draw(st.integers(1, 5))
     return replace(
         SMALL,

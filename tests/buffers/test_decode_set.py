@@ -13,7 +13,8 @@ from pipeline.buffers.sizing import decode_size
 from pipeline.workload.parallel import A2A, Parallel
 from tests.workload.recipes import deepseek, layout, server, tiny, workload_of
 
-H, VOCAB = 7168, 129280
+H = 7168
+VOCAB = 129280
 SMALL = DecodeSize(
     kind=AdapterKind.decode_graph,
     max_batch=4,
@@ -70,7 +71,8 @@ def test_an_expert_parallel_deployment_counts_its_unpadded_tokens() -> None:
 
 def test_several_tokens_a_request_widen_the_token_axis_only() -> None:
     fields = fields_of(size_of(layout("pp4"), tokens_per_request=2))
-    b, t = 512, 1024
+    b = 512
+    t = 1024
     for name in ("input_ids", "out_cache_loc", "positions"):
         assert fields[name] == ("int64", (t,))
     for name in ("seq_lens", "seq_lens_cpu", "req_pool_indices"):
@@ -104,7 +106,8 @@ def test_a_field_holds_what_the_servers_table_says(name: str, fill: int | bool) 
 def test_a_field_is_there_exactly_when_its_reason_is(
     presence: str, fields: dict[str, tuple[str, tuple[int, ...]]]
 ) -> None:
-    without, present = fields_of(SMALL), fields_of(replace(SMALL, **{presence: True}))
+    without = fields_of(SMALL)
+    present = fields_of(replace(SMALL, **{presence: True}))
     assert {name: present[name] for name in present.keys() - without.keys()} == fields
     assert without.keys() <= present.keys()
 

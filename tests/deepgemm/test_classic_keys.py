@@ -86,7 +86,8 @@ def test_a_cache_moves_to_another_folder_and_back(tmp_path: Path):
 
 
 def test_moving_twice_to_one_place_is_moving_once(tmp_path: Path):
-    warm, there = cache_of(tmp_path), Path("/srv/deep_gemm/include")
+    warm = cache_of(tmp_path)
+    there = Path("/srv/deep_gemm/include")
     relocate(warm, COMPILER, there)
     once = keys_in(warm)
     cache_of(tmp_path)  # a later bake publishes the keys of this machine again

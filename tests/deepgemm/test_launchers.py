@@ -19,7 +19,8 @@ from pipeline.workload.problems import Kernel, MList, Options, Problem
 from tests.fake_toolkit import make_toolkit
 from tests.workload.recipes import target
 
-SMALL, ALIGNED = MList((range(1, 34, 32),)), MList((range(128, 257, 128),))
+SMALL = MList((range(1, 34, 32),))
+ALIGNED = MList((range(128, 257, 128),))
 BOTH = ("h200", "b200")
 # (kernel, N, K, groups, options, targets, how its kernels are named)
 KINDS: list[tuple[Kernel, int, int, int, Options, tuple[str, ...], str]] = [
@@ -91,7 +92,8 @@ def test_the_schedule_of_decode_has_a_kernel_for_each_thirty_two_requests(tmp_pa
 
 
 def test_a_function_that_the_library_lacks_is_told_and_the_rest_goes_on(tmp_path: Path) -> None:
-    old, real = tmp_path / "old" / "deep_gemm", package_folder()
+    old = tmp_path / "old" / "deep_gemm"
+    real = package_folder()
     old.mkdir(parents=True)
     for part in real.iterdir():
         (old / part.name).symlink_to(part)
@@ -108,7 +110,8 @@ def test_a_function_that_the_library_lacks_is_told_and_the_rest_goes_on(tmp_path
 
 @pytest.mark.parametrize("gpu", BOTH)
 def test_one_small_bake_of_every_kind_with_the_real_compiler_is_complete(tmp_path: Path, gpu: str) -> None:
-    toolkit, chosen = find_toolkit(), target(gpu)
+    toolkit = find_toolkit()
+    chosen = target(gpu)
     asked = Discoverer(build(chosen, cache_dir=tmp_path / "gpu"), toolkit, Children(), tmp_path / "scratch")
     problems = [problem(*kind[:5]) for kind in KINDS if gpu in kind[5]]
     asked.record(problems, tmp_path / "stubs", lambda done, total: None)

@@ -20,7 +20,8 @@ def include(folder: Path, text: str = "header") -> Path:
 
 
 def test_paths_of_input_output_and_headers_do_not_matter_but_contents_do(tmp_path: Path):
-    here, there = include(tmp_path / "venv_a"), include(tmp_path / "venv_b")
+    here = include(tmp_path / "venv_a")
+    there = include(tmp_path / "venv_b")
     edited = include(tmp_path / "edited", "other header")
     assert digest(here) == digest(there)
     others = {digest(edited), digest(here, source="x"), digest(here, flags="-lineinfo"), digest(here, version="13.1")}
@@ -34,7 +35,8 @@ def test_both_spellings_of_the_include_flag_are_paths():
 
 
 def test_what_was_put_is_found_whole(tmp_path: Path):
-    store, built = Store(tmp_path / "store"), tmp_path / "built"
+    store = Store(tmp_path / "store")
+    built = tmp_path / "built"
     built.write_bytes(b"cubin")
     assert store.find("ab12") is None
     store.put("ab12", built)

@@ -81,7 +81,8 @@ def test_a_slot_error_fails_the_stage_and_not_the_program():
 
 
 def test_of_many_threads_that_write_one_slot_exactly_one_succeeds():
-    context, refused = Context(), list[SlotError]()
+    context = Context()
+    refused = list[SlotError]()
     together = threading.Barrier(8, timeout=10)
 
     def write(value: int) -> None:

@@ -9,7 +9,8 @@ from pipeline.engine.events import Event, Events, JsonLines, Kind, Reporter, Tim
 
 
 def test_every_listener_sees_every_event_in_order():
-    first, second = list[Event](), list[Event]()
+    first = list[Event]()
+    second = list[Event]()
     events = Events(first.append, second.append)
     events.emit(Kind.STARTED, "sweep")
     events.emit(Kind.FINISHED, "sweep", status="ok")
@@ -29,7 +30,9 @@ def test_times_are_seconds_since_the_run_began_and_never_go_back():
 
 
 def test_listeners_are_called_by_one_thread_at_a_time():
-    inside, overlaps, seen = threading.Lock(), list[Event](), list[Event]()
+    inside = threading.Lock()
+    overlaps = list[Event]()
+    seen = list[Event]()
 
     def listener(event: Event) -> None:
         if not inside.acquire(blocking=False):

@@ -144,8 +144,11 @@ def test_an_outcome_carries_seconds_bytes_summary_and_figures(bench: Bench):
 
 
 def test_device_stages_never_overlap_while_a_cores_stage_runs_beside(bench: Bench):
-    device_ran, cores_ran = threading.Event(), threading.Event()
-    lock, holding, most = threading.Lock(), 0, list[int]()
+    device_ran = threading.Event()
+    cores_ran = threading.Event()
+    lock = threading.Lock()
+    holding = 0
+    most = list[int]()
 
     def hold_device(ctx: View) -> Result:
         nonlocal holding
@@ -220,7 +223,8 @@ def test_on_error_decides_whether_an_independent_stage_still_starts(bench: Bench
 
 
 def test_on_error_stop_says_so_and_lets_a_running_stage_end(bench: Bench):
-    failed, running = threading.Event(), threading.Event()
+    failed = threading.Event()
+    running = threading.Event()
     bench.listeners.append(lambda event: failed.set() if event.kind is Kind.FINISHED and event.stage == "bad" else None)
 
     def fail_beside_the_other(ctx: View) -> Result:
@@ -283,7 +287,8 @@ def test_a_stage_that_ends_by_a_defect_is_not_told_as_ok(bench: Bench):
 
 
 def test_a_defect_is_raised_after_the_running_stages_have_ended(bench: Bench):
-    running, broken = threading.Event(), threading.Event()
+    running = threading.Event()
+    broken = threading.Event()
     ended = list[str]()
 
     def break_down(ctx: View) -> Result:

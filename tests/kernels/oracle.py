@@ -15,7 +15,8 @@ MAX_DIFFERENCE = {torch.float32: 1e-10, torch.bfloat16: 1e-5}
 
 def difference(found: Tensor, expected: Tensor) -> float:
     """0 for equal, 1 for unrelated tensors; NaN anywhere makes it NaN, which is below no tolerance."""
-    found, expected = found.double(), expected.double()
+    found = found.double()
+    expected = expected.double()
     return float(1 - 2 * (found * expected).sum() / (found.square() + expected.square()).sum())
 
 
@@ -38,7 +39,8 @@ def rows_fp64(x: Quantized) -> Tensor:
 def blocks_fp64(w: Quantized) -> Tensor:
     """Each element of [N, K] times the scale of its 128x128."""
     data, scale = w
-    row, column = torch.arange(data.shape[0]) // BLOCK, torch.arange(data.shape[1]) // BLOCK
+    row = torch.arange(data.shape[0]) // BLOCK
+    column = torch.arange(data.shape[1]) // BLOCK
     return data.double() * scale.double()[row][:, column]
 
 

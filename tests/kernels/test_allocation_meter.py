@@ -63,12 +63,15 @@ def test_an_arena_is_counted_in_full() -> None:
 
 
 def test_the_temporaries_of_a_kernel_are_its_own() -> None:
-    x, weight, out = torch.randn(16, 128), torch.ones(128), torch.empty(16, 128)
+    x = torch.randn(16, 128)
+    weight = torch.ones(128)
+    out = torch.empty(16, 128)
     assert counted(lambda kernels: kernels.rms_norm(x, weight, out)) == 0
 
 
 def test_what_a_stage_makes_beside_a_kernel_is_still_counted() -> None:
-    x, weight = torch.randn(16, 128), torch.ones(128)
+    x = torch.randn(16, 128)
+    weight = torch.ones(128)
     assert counted(lambda kernels: kernels.rms_norm(x, weight, torch.empty(16, 128))) == 16 * 128 * 4
 
 
@@ -102,7 +105,8 @@ def test_each_meter_begins_at_zero() -> None:
 
 
 def test_threads_with_their_own_meters_do_not_disturb_each_other() -> None:
-    kernels, barrier = WaitingKernels(), threading.Barrier(2)
+    kernels = WaitingKernels()
+    barrier = threading.Barrier(2)
 
     def allocate_beside_a_kernel(num_bytes: int) -> None:
         barrier.wait(TIMEOUT_S)

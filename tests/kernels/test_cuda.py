@@ -27,7 +27,8 @@ def cuda(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def difference(found: Tensor, expected: Tensor) -> float:
     """Relative error in the Frobenius norm."""
-    found, expected = found.cpu().double(), expected.double()
+    found = found.cpu().double()
+    expected = expected.double()
     return float((found - expected).norm() / expected.norm())
 
 
@@ -49,7 +50,8 @@ def weight(n: int, k: int, *outer: int) -> Quantized:
 
 def test_quantized_values_are_the_same(cuda: Any) -> None:
     x = torch.randn(8, 512, dtype=torch.bfloat16)
-    (data, scale), expected = quantized(cuda, x.cuda()), quantized(REFERENCE, x)
+    (data, scale) = quantized(cuda, x.cuda())
+    expected = quantized(REFERENCE, x)
     row_major = scale.view(4, 8).T.contiguous().cpu()
     assert torch.allclose(row_major, expected[1], rtol=1e-6)
     assert difference(dequantize_rows(data.cpu(), row_major), dequantize_rows(*expected)) < FP8_ERROR
@@ -58,17 +60,23 @@ def test_quantized_values_are_the_same(cuda: Any) -> None:
 @pytest.mark.parametrize("m", [4, 64, 132])
 @pytest.mark.parametrize(("n", "k"), [(2112, 1024), (512, 512), (448, 256)])
 def test_a_dense_gemm_agrees(cuda: Any, m: int, n: int, k: int) -> None:
-    x, w = torch.randn(m, k, dtype=torch.bfloat16), weight(n, k)
-    out, expected = torch.empty(m, n, dtype=torch.bfloat16, device="cuda"), torch.empty(m, n)
+    x = torch.randn(m, k, dtype=torch.bfloat16)
+    w = weight(n, k)
+    out = torch.empty(m, n, dtype=torch.bfloat16, device="cuda")
+    expected = torch.empty(m, n)
     cuda.gemm_fp8(quantized(cuda, x.cuda()), on_gpu(*w), out)
     REFERENCE.gemm_fp8(quantized(REFERENCE, x), w, expected)
     assert difference(out, expected) < FP8_ERROR
 
 
 def test_a_masked_gemm_agrees(cuda: Any) -> None:
-    groups, rows, n, k = 3, 64, 512, 256
+    groups = 3
+    rows = 64
+    n = 512
+    k = 256
     counts = torch.tensor([1, 0, 37], dtype=torch.int32)
-    x, w = torch.randn(groups * rows, k, dtype=torch.bfloat16), weight(n, k, groups)
+    x = torch.randn(groups * rows, k, dtype=torch.bfloat16)
+    w = weight(n, k, groups)
     out = torch.zeros(groups, rows, n, dtype=torch.bfloat16, device="cuda")
     expected = torch.zeros(groups, rows, n)
     data, scale = quantized(cuda, x.cuda(), group_rows=rows)
@@ -83,9 +91,15 @@ def test_a_masked_gemm_agrees(cuda: Any) -> None:
 
 
 def test_dispatch_gemm_and_combine_make_the_same_layer(cuda: Any) -> None:
-    tokens, routes, groups, n, k, alignment = 16, 2, 5, 256, 512, 128
+    tokens = 16
+    routes = 2
+    groups = 5
+    n = 256
+    k = 512
+    alignment = 128
     rows = alignment * groups
-    x, w = torch.randn(tokens, k, dtype=torch.bfloat16), weight(n, k, groups)
+    x = torch.randn(tokens, k, dtype=torch.bfloat16)
+    w = weight(n, k, groups)
     gate = (torch.randn(groups, k) / k**0.5).to(torch.bfloat16)  # larger logits saturate, and ties break at will
     results = []
     for kernels, device in ((REFERENCE, "cpu"), (cuda, "cuda")):
@@ -93,13 +107,16 @@ def test_dispatch_gemm_and_combine_make_the_same_layer(cuda: Any) -> None:
         def empty(*shape: int, dtype: torch.dtype = torch.float32, device: str = device) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
 
-        ids, row = empty(tokens, routes, dtype=torch.int64), empty(tokens, routes, dtype=torch.int64)
-        weights, group = empty(tokens, routes), empty(rows, dtype=torch.int32)
+        ids = empty(tokens, routes, dtype=torch.int64)
+        row = empty(tokens, routes, dtype=torch.int64)
+        weights = empty(tokens, routes)
+        group = empty(rows, dtype=torch.int32)
         kernels.route(x.to(device), gate.to(device), ids, weights)
         kernels.dispatch_contiguous(ids, groups, alignment, group, row)
         spread = empty(rows, k, dtype=torch.float8_e4m3fn), empty(rows, k // 128)
         kernels.scatter(quantized(kernels, x.to(device)), row, spread)
-        y, out = empty(rows, n, dtype=torch.bfloat16), empty(tokens, n, dtype=torch.bfloat16)
+        y = empty(rows, n, dtype=torch.bfloat16)
+        out = empty(tokens, n, dtype=torch.bfloat16)
         kernels.grouped_gemm_contiguous(spread, (w[0].to(device), w[1].to(device)), group, y)
         kernels.combine(y, row, weights, out)
         results.append((ids.cpu(), row.cpu(), weights.cpu(), group.cpu(), out))
@@ -111,7 +128,8 @@ def test_dispatch_gemm_and_combine_make_the_same_layer(cuda: Any) -> None:
 
 def test_masked_dispatch_counts_and_places_every_route(cuda: Any) -> None:
     ids = torch.randint(0, 7, (40, 3))
-    row, counts = torch.empty_like(ids).cuda(), torch.zeros(7, dtype=torch.int32, device="cuda")
+    row = torch.empty_like(ids).cuda()
+    counts = torch.zeros(7, dtype=torch.int32, device="cuda")
     cuda.dispatch_masked(ids.cuda(), 128, counts, row)
     assert counts.cpu().tolist() == torch.bincount(ids.flatten(), minlength=7).tolist()
     assert torch.equal(row.cpu() // 128, ids)
@@ -119,14 +137,17 @@ def test_masked_dispatch_counts_and_places_every_route(cuda: Any) -> None:
 
 
 def test_the_small_kernels_agree(cuda: Any) -> None:
-    x, w = torch.randn(8, 512, dtype=torch.bfloat16), torch.rand(512).to(torch.bfloat16)
+    x = torch.randn(8, 512, dtype=torch.bfloat16)
+    w = torch.rand(512).to(torch.bfloat16)
     gate_up = torch.randn(8, 768, dtype=torch.bfloat16)
     q = torch.randn(8, 4, 192, dtype=torch.bfloat16)
-    k, v = torch.randn(8, 64, 192, dtype=torch.bfloat16), torch.randn(8, 64, 128, dtype=torch.bfloat16)
+    k = torch.randn(8, 64, 192, dtype=torch.bfloat16)
+    v = torch.randn(8, 64, 128, dtype=torch.bfloat16)
     lens = torch.tensor([1, 2, 64, 7, 33, 1, 5, 9])
     outs = []
     for kernels, device in ((REFERENCE, "cpu"), (cuda, "cuda")):
-        normed, active = torch.empty_like(x, device=device), torch.empty(8, 384, dtype=torch.bfloat16, device=device)
+        normed = torch.empty_like(x, device=device)
+        active = torch.empty(8, 384, dtype=torch.bfloat16, device=device)
         # Every other row, as the tokens of one request lie among those of the others.
         attended = torch.empty(16, 4, 128, dtype=torch.bfloat16, device=device)[1::2]
         kernels.rms_norm(x.to(device), w.to(device), normed)
@@ -138,7 +159,8 @@ def test_the_small_kernels_agree(cuda: Any) -> None:
 
 
 def test_nothing_allocates_and_a_graph_replays(cuda: Any) -> None:
-    x, w = torch.randn(64, 512, dtype=torch.bfloat16, device="cuda"), on_gpu(*weight(512, 512))
+    x = torch.randn(64, 512, dtype=torch.bfloat16, device="cuda")
+    w = on_gpu(*weight(512, 512))
     operand = torch.empty(64, 512, dtype=torch.float8_e4m3fn, device="cuda"), torch.empty(64, 4, device="cuda")
     out = torch.empty(64, 512, dtype=torch.bfloat16, device="cuda")
 

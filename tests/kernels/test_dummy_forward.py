@@ -20,7 +20,8 @@ PLAIN = Parallel()
 DEEPEP = Parallel(tp=2, attn_dp=2, moe_a2a_backend=A2A.deepep)
 FLAGS = {"tokens_per_request": 2, "cuda_graph_max_bs": 6, "chunked_prefill_size": 16}
 # The fused (or split) down and up of the query, o_proj; each feed-forward part has two.
-NUM_ATTENTION, NUM_FEED_FORWARD = 3, 2
+NUM_ATTENTION = 3
+NUM_FEED_FORWARD = 2
 NAN_BYTE = 0xFF
 
 
@@ -131,7 +132,8 @@ def test_a_token_of_prefill_sees_itself_and_what_came_before_it() -> None:
     run.forward(layer, 1)
     with run.arena.phase(layer.phase):
         seen = run.arena[f"{layer.phase}.seen"]
-        attended, values = run.arena[f"{layer.phase}.attended"], run.arena[f"{layer.phase}.v_cache"]
+        attended = run.arena[f"{layer.phase}.attended"]
+        values = run.arena[f"{layer.phase}.v_cache"]
         assert seen[:, 0].tolist() == list(range(1, 65))
         # The first token of a request sees one row only, so its attention is that row, whatever the scores.
         for request in range(layer.requests):

@@ -18,7 +18,9 @@ def same_numbers_every_time() -> None:
 
 @pytest.mark.parametrize("dtype", MAX_DIFFERENCE, ids=str)
 def test_rms_norm_divides_each_row_by_its_root_mean_square(dtype: torch.dtype) -> None:
-    x, weight, out = torch.randn(5, 96) * 10, torch.rand(96), torch.empty(5, 96, dtype=dtype)
+    x = torch.randn(5, 96) * 10
+    weight = torch.rand(96)
+    out = torch.empty(5, 96, dtype=dtype)
     KERNELS.rms_norm(x, weight, out)
     mean = sum(x[:, column].double() ** 2 for column in range(96)) / 96
     expected = x.double() / torch.sqrt(mean + RMS_EPSILON).unsqueeze(1) * weight.double()
@@ -26,7 +28,8 @@ def test_rms_norm_divides_each_row_by_its_root_mean_square(dtype: torch.dtype) -
 
 
 def test_rms_norm_takes_columns_of_a_wider_tensor() -> None:
-    wide, out = torch.randn(3, 100), torch.empty(3, 60)
+    wide = torch.randn(3, 100)
+    out = torch.empty(3, 60)
     KERNELS.rms_norm(wide[:, :60], torch.ones(60), out)
     assert out.double().square().mean(-1).sub(1).abs().lt(1e-4).all()
 
@@ -39,7 +42,8 @@ def test_rms_norm_of_zeros_is_zero() -> None:
 
 @pytest.mark.parametrize("dtype", MAX_DIFFERENCE, ids=str)
 def test_silu_and_mul_gates_the_second_half_with_the_first(dtype: torch.dtype) -> None:
-    gate_up, out = torch.randn(7, 64) * 4, torch.empty(7, 32, dtype=dtype)
+    gate_up = torch.randn(7, 64) * 4
+    out = torch.empty(7, 32, dtype=dtype)
     KERNELS.silu_and_mul(gate_up, out)
     assert difference(out, silu_and_mul_fp64(gate_up)) < MAX_DIFFERENCE[dtype]
 
@@ -58,22 +62,32 @@ def attended(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seq_lens: list[i
 @pytest.mark.parametrize("seq_lens", [[1, 1, 1], [1, 3, 5], [5, 5, 5]], ids=str)
 @pytest.mark.parametrize("dtype", MAX_DIFFERENCE, ids=str)
 def test_attention_is_the_softmax_over_the_cached_rows(seq_lens: list[int], dtype: torch.dtype) -> None:
-    q, k, v = torch.randn(3, 4, 16), torch.randn(3, 5, 16), torch.randn(3, 5, 8)
+    q = torch.randn(3, 4, 16)
+    k = torch.randn(3, 5, 16)
+    v = torch.randn(3, 5, 8)
     out = torch.empty(3, 4, 8, dtype=dtype)
     KERNELS.attention(q, k, v, torch.tensor(seq_lens), 0.25, out)
     assert difference(out, attended(q, k, v, seq_lens, 0.25)) < MAX_DIFFERENCE[dtype]
 
 
 def test_attention_never_looks_past_the_sequence() -> None:
-    q, k, v, seq_lens = torch.randn(2, 3, 16), torch.randn(2, 6, 16), torch.randn(2, 6, 8), torch.tensor([2, 4])
-    before, after = torch.empty(2, 3, 8), torch.empty(2, 3, 8)
+    q = torch.randn(2, 3, 16)
+    k = torch.randn(2, 6, 16)
+    v = torch.randn(2, 6, 8)
+    seq_lens = torch.tensor([2, 4])
+    before = torch.empty(2, 3, 8)
+    after = torch.empty(2, 3, 8)
     KERNELS.attention(q, k, v, seq_lens, 0.25, before)
-    k[0, 2:], v[0, 2:], k[1, 4:], v[1, 4:] = 1e4, -1e4, 1e4, -1e4
+    k[0, 2:] = 1e4
+    v[0, 2:] = -1e4
+    k[1, 4:] = 1e4
+    v[1, 4:] = -1e4
     KERNELS.attention(q, k, v, seq_lens, 0.25, after)
     assert torch.equal(before, after)
 
 
 def test_attention_to_one_row_is_that_row() -> None:
-    v, out = torch.randn(2, 6, 8), torch.empty(2, 3, 8)
+    v = torch.randn(2, 6, 8)
+    out = torch.empty(2, 3, 8)
     KERNELS.attention(torch.randn(2, 3, 16), torch.randn(2, 6, 16), v, torch.ones(2, dtype=torch.int64), 0.25, out)
     torch.testing.assert_close(out, v[:, :1].expand(-1, 3, -1))

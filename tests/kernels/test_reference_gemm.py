@@ -37,7 +37,8 @@ def test_a_round_trip_through_fp8_errs_by_half_a_step_at_most(
     shape: tuple[int, ...], magnitude: float, dtype: torch.dtype
 ) -> None:
     x = (torch.randn(shape) * magnitude).to(dtype)
-    data, scale = torch.empty(shape, dtype=FP8), torch.empty(*shape[:-1], shape[-1] // 128)
+    data = torch.empty(shape, dtype=FP8)
+    scale = torch.empty(*shape[:-1], shape[-1] // 128)
     KERNELS.quantize_fp8(x, data, scale)
     # e4m3: 3 bits of mantissa, so 2^-4 of the value; below 2^-6 steps of 2^-9, so 2^-10 of the scale.
     each_scale = scale.double().repeat_interleave(128, dim=-1)
@@ -47,21 +48,24 @@ def test_a_round_trip_through_fp8_errs_by_half_a_step_at_most(
 
 def test_the_largest_value_of_a_block_becomes_the_largest_of_fp8() -> None:
     x = torch.randn(4, 256)
-    data, scale = torch.empty(4, 256, dtype=FP8), torch.empty(4, 2)
+    data = torch.empty(4, 256, dtype=FP8)
+    scale = torch.empty(4, 2)
     KERNELS.quantize_fp8(x, data, scale)
     assert data.float().unflatten(-1, (2, 128)).abs().amax(-1).eq(448).all()
 
 
 def test_each_block_has_a_scale_of_its_own() -> None:
     x = torch.cat([torch.full((1, 128), 448.0), torch.full((1, 128), 0.448)], dim=-1)
-    data, scale = torch.empty(1, 256, dtype=FP8), torch.empty(1, 2)
+    data = torch.empty(1, 256, dtype=FP8)
+    scale = torch.empty(1, 2)
     KERNELS.quantize_fp8(x, data, scale)
     assert scale[0].tolist() == pytest.approx([1.0, 1e-3])
     assert data.float().eq(448).all()
 
 
 def test_a_block_of_zeros_stays_zero() -> None:
-    data, scale = torch.empty(2, 128, dtype=FP8), torch.empty(2, 1)
+    data = torch.empty(2, 128, dtype=FP8)
+    scale = torch.empty(2, 1)
     KERNELS.quantize_fp8(torch.zeros(2, 128), data, scale)
     assert data.float().eq(0).all()
     assert scale.gt(0).all()
@@ -84,13 +88,17 @@ def test_dequantised_blocks_cut_the_last_block_at_n(n: int) -> None:
 @pytest.mark.parametrize("dtype", MAX_DIFFERENCE, ids=str)
 @pytest.mark.parametrize(("m", "n", "k"), SHAPES)
 def test_the_product_is_that_of_fp64(m: int, n: int, k: int, dtype: torch.dtype) -> None:
-    x, w, out = random_rows(m, k), random_blocks(n, k), torch.empty(m, n, dtype=dtype)
+    x = random_rows(m, k)
+    w = random_blocks(n, k)
+    out = torch.empty(m, n, dtype=dtype)
     KERNELS.gemm_fp8(x, w, out)
     assert difference(out, rows_fp64(x) @ blocks_fp64(w).T) < MAX_DIFFERENCE[dtype]
 
 
 def test_the_product_fills_rows_of_a_larger_buffer_in_place() -> None:
-    x, w, buffer = random_rows(2, 128), random_blocks(128, 128), torch.full((3, 128), UNTOUCHED)
+    x = random_rows(2, 128)
+    w = random_blocks(128, 128)
+    buffer = torch.full((3, 128), UNTOUCHED)
     KERNELS.gemm_fp8(x, w, buffer[:2])
     assert difference(buffer[:2], rows_fp64(x) @ blocks_fp64(w).T) < MAX_DIFFERENCE[torch.float32]
     assert buffer[2].eq(UNTOUCHED).all()
@@ -102,7 +110,8 @@ def test_the_product_fills_rows_of_a_larger_buffer_in_place() -> None:
 @pytest.mark.parametrize("masked_m", [[3, 0, 6, 1], [0, 0, 0, 0], [6, 6, 6, 6]], ids=str)
 @pytest.mark.parametrize("n", [128, 448])
 def test_a_masked_product_fills_the_counted_rows_and_no_others(masked_m: list[int], n: int) -> None:
-    x, w = random_rows(6, 256, 4), random_blocks(n, 256, 4)
+    x = random_rows(6, 256, 4)
+    w = random_blocks(n, 256, 4)
     out = torch.full((4, 6, n), UNTOUCHED)
     KERNELS.grouped_gemm_masked(x, w, torch.tensor(masked_m, dtype=torch.int32), 2, out)
     for group, rows in enumerate(masked_m):
@@ -114,8 +123,10 @@ def test_a_masked_product_fills_the_counted_rows_and_no_others(masked_m: list[in
 
 def test_a_masked_product_of_one_shared_weight_is_that_of_its_copies() -> None:
     repeated, copies = shared_weight(448, 256, 3)
-    x, masked_m = random_rows(4, 256, 3), torch.tensor([4, 0, 2], dtype=torch.int32)
-    found, expected = torch.zeros(3, 4, 448), torch.zeros(3, 4, 448)
+    x = random_rows(4, 256, 3)
+    masked_m = torch.tensor([4, 0, 2], dtype=torch.int32)
+    found = torch.zeros(3, 4, 448)
+    expected = torch.zeros(3, 4, 448)
     KERNELS.grouped_gemm_masked(x, repeated, masked_m, 2, found)
     KERNELS.grouped_gemm_masked(x, copies, masked_m, 2, expected)
     assert torch.equal(found, expected)
@@ -130,7 +141,8 @@ def test_a_masked_product_of_one_shared_weight_is_that_of_its_copies() -> None:
 )
 @pytest.mark.parametrize("n", [128, 448])
 def test_a_contiguous_product_fills_the_rows_of_a_group_and_no_others(groups: list[int], n: int) -> None:
-    x, w = random_rows(8, 256), random_blocks(n, 256, 4)
+    x = random_rows(8, 256)
+    w = random_blocks(n, 256, 4)
     out = torch.full((8, n), UNTOUCHED)
     KERNELS.grouped_gemm_contiguous(x, w, torch.tensor(groups, dtype=torch.int32), out)
     for row, group in enumerate(groups):
@@ -143,8 +155,10 @@ def test_a_contiguous_product_fills_the_rows_of_a_group_and_no_others(groups: li
 
 def test_a_contiguous_product_of_one_shared_weight_is_that_of_its_copies() -> None:
     repeated, copies = shared_weight(448, 256, 3)
-    x, groups = random_rows(6, 256), torch.tensor([0, 0, -1, 2, 2, 2], dtype=torch.int32)
-    found, expected = torch.zeros(6, 448), torch.zeros(6, 448)
+    x = random_rows(6, 256)
+    groups = torch.tensor([0, 0, -1, 2, 2, 2], dtype=torch.int32)
+    found = torch.zeros(6, 448)
+    expected = torch.zeros(6, 448)
     KERNELS.grouped_gemm_contiguous(x, repeated, groups, found)
     KERNELS.grouped_gemm_contiguous(x, copies, groups, expected)
     assert torch.equal(found, expected)

@@ -14,7 +14,11 @@ from pipeline.kernels.reference import ReferenceKernels
 from tests.kernels.oracle import FP8, blocks_fp64, difference, random_blocks, rows_fp64, silu_and_mul_fp64
 
 KERNELS = ReferenceKernels()
-TOKENS, HIDDEN, INNER, EXPERTS, ROUTES = 7, 256, 128, 5, 3
+TOKENS = 7
+HIDDEN = 256
+INNER = 128
+EXPERTS = 5
+ROUTES = 3
 ALIGNMENT = 8
 QUICK = settings(deadline=None, database=None, max_examples=40)
 
@@ -37,15 +41,18 @@ def routes(draw: st.DrawFn) -> Tensor:
 
 
 def test_route_weights_sum_to_one() -> None:
-    ids, weights = torch.empty(TOKENS, ROUTES, dtype=torch.int64), torch.empty(TOKENS, ROUTES)
+    ids = torch.empty(TOKENS, ROUTES, dtype=torch.int64)
+    weights = torch.empty(TOKENS, ROUTES)
     KERNELS.route(torch.randn(TOKENS, HIDDEN), torch.randn(EXPERTS, HIDDEN), ids, weights)
     torch.testing.assert_close(weights.sum(-1), torch.ones(TOKENS))
     assert weights.gt(0).all()
 
 
 def test_the_routes_are_the_experts_with_the_largest_sigmoid_scores() -> None:
-    x, gate = torch.randn(TOKENS, 64) / 8, torch.randn(EXPERTS, 64)
-    ids, weights = torch.empty(TOKENS, ROUTES, dtype=torch.int64), torch.empty(TOKENS, ROUTES)
+    x = torch.randn(TOKENS, 64) / 8
+    gate = torch.randn(EXPERTS, 64)
+    ids = torch.empty(TOKENS, ROUTES, dtype=torch.int64)
+    weights = torch.empty(TOKENS, ROUTES)
     KERNELS.route(x, gate, ids, weights)
     for token in range(TOKENS):
         scores = [float(1 / (1 + torch.exp(-(x[token].double() @ gate[expert].double())))) for expert in range(EXPERTS)]
@@ -61,7 +68,8 @@ def test_the_routes_are_the_experts_with_the_largest_sigmoid_scores() -> None:
 @given(ids=routes())
 @QUICK
 def test_contiguous_rows_of_an_expert_stand_together_from_an_aligned_row(ids: Tensor) -> None:
-    group, row = torch.full((256,), 9, dtype=torch.int32), torch.empty_like(ids)
+    group = torch.full((256,), 9, dtype=torch.int32)
+    row = torch.empty_like(ids)
     KERNELS.dispatch_contiguous(ids, int(ids.max()) + 1, ALIGNMENT, group, row)
     assert row.flatten().unique().numel() == ids.numel(), "no row is given twice"
     assert torch.equal(group[row].long(), ids)
@@ -75,8 +83,10 @@ def test_contiguous_rows_of_an_expert_stand_together_from_an_aligned_row(ids: Te
 @given(ids=routes())
 @QUICK
 def test_masked_rows_of_an_expert_fill_its_block_from_the_top(ids: Tensor) -> None:
-    num_experts, block = 6, 12
-    masked_m, row = torch.full((num_experts,), 9, dtype=torch.int32), torch.empty_like(ids)
+    num_experts = 6
+    block = 12
+    masked_m = torch.full((num_experts,), 9, dtype=torch.int32)
+    row = torch.empty_like(ids)
     KERNELS.dispatch_masked(ids, block, masked_m, row)
     assert torch.equal(row // block, ids)
     for expert in range(num_experts):
@@ -86,9 +96,11 @@ def test_masked_rows_of_an_expert_fill_its_block_from_the_top(ids: Tensor) -> No
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, FP8], ids=str)
 def test_scatter_copies_each_token_to_its_rows_and_leaves_the_others(dtype: torch.dtype) -> None:
-    x, row = torch.randn(2, 4).to(dtype), torch.tensor([[5, 0], [2, 3]])
+    x = torch.randn(2, 4).to(dtype)
+    row = torch.tensor([[5, 0], [2, 3]])
     out = torch.full((6, 4), 7.0).to(dtype)
-    scale, out_scale = torch.rand(2, 1), torch.zeros(6, 1)
+    scale = torch.rand(2, 1)
+    out_scale = torch.zeros(6, 1)
     KERNELS.scatter((x, scale), row, (out, out_scale))
     assert out_scale.flatten().tolist() == [scale[0], 0, scale[1], scale[1], 0, scale[0]]
     values = x.float()
@@ -97,7 +109,9 @@ def test_scatter_copies_each_token_to_its_rows_and_leaves_the_others(dtype: torc
 
 
 def test_combine_adds_up_the_weighted_rows_of_each_token() -> None:
-    y, row, weights = torch.randn(6, 4), torch.tensor([[5, 0], [2, 3]]), torch.tensor([[0.25, 0.75], [0.5, 0.5]])
+    y = torch.randn(6, 4)
+    row = torch.tensor([[5, 0], [2, 3]])
+    weights = torch.tensor([[0.25, 0.75], [0.5, 0.5]])
     out = torch.full((2, 4), 9.0)
     KERNELS.combine(y, row, weights, out)
     torch.testing.assert_close(out, torch.stack([0.25 * y[5] + 0.75 * y[0], 0.5 * y[2] + 0.5 * y[3]]))
@@ -119,13 +133,15 @@ class Experts:
     @classmethod
     def random(cls) -> Experts:
         ids = torch.stack([torch.randperm(EXPERTS - 1)[:ROUTES] for _ in range(TOKENS)])
-        w13, w2 = random_blocks(2 * INNER, HIDDEN, EXPERTS), random_blocks(HIDDEN, INNER, EXPERTS)
+        w13 = random_blocks(2 * INNER, HIDDEN, EXPERTS)
+        w2 = random_blocks(HIDDEN, INNER, EXPERTS)
         small = w13[0], w13[1] / 64
         return cls(torch.randn(TOKENS, HIDDEN), small, w2, ids, torch.rand(TOKENS, ROUTES).softmax(-1))
 
 
 def quantized(x: Tensor) -> Quantized:
-    data, scale = torch.empty(x.shape, dtype=FP8), torch.empty(*x.shape[:-1], x.shape[-1] // 128)
+    data = torch.empty(x.shape, dtype=FP8)
+    scale = torch.empty(*x.shape[:-1], x.shape[-1] // 128)
     KERNELS.quantize_fp8(x, data, scale)
     return data, scale
 
@@ -146,13 +162,15 @@ def plain_loop(experts: Experts) -> Tensor:
 
 def contiguous(experts: Experts) -> Tensor:
     rows = EXPERTS * ALIGNMENT
-    group, row = torch.empty(rows, dtype=torch.int32), torch.empty_like(experts.ids)
+    group = torch.empty(rows, dtype=torch.int32)
+    row = torch.empty_like(experts.ids)
     KERNELS.dispatch_contiguous(experts.ids, EXPERTS, ALIGNMENT, group, row)
     return through(experts, rows, row, lambda x, w, out: KERNELS.grouped_gemm_contiguous(x, w, group, out))
 
 
 def masked(experts: Experts) -> Tensor:
-    masked_m, row = torch.empty(EXPERTS, dtype=torch.int32), torch.empty_like(experts.ids)
+    masked_m = torch.empty(EXPERTS, dtype=torch.int32)
+    row = torch.empty_like(experts.ids)
     KERNELS.dispatch_masked(experts.ids, TOKENS, masked_m, row)
 
     def product(x: Quantized, w: Quantized, out: Tensor) -> None:
@@ -168,10 +186,12 @@ def through(
     """Scatter, both products with the activation between, combine; unused rows hold NaN."""
     x = torch.full((rows, HIDDEN), float("nan")).to(FP8), torch.full((rows, HIDDEN // 128), float("nan"))
     KERNELS.scatter(quantized(experts.x), row, x)
-    gate_up, activated = torch.full((rows, 2 * INNER), float("nan")), torch.empty(rows, INNER)
+    gate_up = torch.full((rows, 2 * INNER), float("nan"))
+    activated = torch.empty(rows, INNER)
     product(x, experts.w13, gate_up)
     KERNELS.silu_and_mul(gate_up, activated)
-    down, out = torch.full((rows, HIDDEN), float("nan")), torch.empty(TOKENS, HIDDEN)
+    down = torch.full((rows, HIDDEN), float("nan"))
+    out = torch.empty(TOKENS, HIDDEN)
     product(quantized(activated), experts.w2, down)
     KERNELS.combine(down, row, experts.weights, out)
     return out

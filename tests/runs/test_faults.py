@@ -183,7 +183,8 @@ def test_a_place_without_the_library_is_named(workplace: Workplace):
 
 
 def test_a_library_without_a_function_leaves_the_run_incomplete_and_the_rest_cached(workplace: Workplace):
-    toolkit, real = make_toolkit(workplace.folder / "cuda"), package_folder()
+    toolkit = make_toolkit(workplace.folder / "cuda")
+    real = package_folder()
     old = workplace.folder / "old" / "deep_gemm"
     old.mkdir(parents=True)
     for part in real.iterdir():

@@ -62,7 +62,8 @@ def test_rules_and_server_name_the_same_and_nothing_is_compiled_again(place: Pat
     done = run(place, sglang_python, f"parallel={layout}", "discovery=both")
     assert done.returncode == 0, done.stdout + done.stderr
     told = report(place)
-    server, sweep = told["server"], told["sweep"]
+    server = told["server"]
+    sweep = told["sweep"]
     assert (server["rules_only"], server["server_only"]) == ([], [])
     assert (sweep["rules_only_keys"], sweep["server_only_keys"]) == ([], [])
     assert server["problems"] == sweep["problems"] >= 10

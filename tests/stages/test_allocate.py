@@ -23,7 +23,8 @@ def test_one_allocation_of_exactly_the_layout_is_made() -> None:
 def test_the_arena_holds_every_planned_buffer_at_a_known_address() -> None:
     bench = Bench()
     bench.run(Plan(), Allocate())
-    reserved, plan = bench.context.read(RESERVED), bench.context.read(BUFFER_PLAN)
+    reserved = bench.context.read(RESERVED)
+    plan = bench.context.read(BUFFER_PLAN)
     assert set(reserved.addresses) == {region.spec.name for region in plan.layout.regions}
     assert reserved.arena.addresses() == reserved.addresses
     assert reserved.arena.check_guards() == []

@@ -70,7 +70,8 @@ def planned(model: str, where: str, **flags: Any) -> dict[str, Any] | None:
 @pytest.mark.parametrize("model", names("model"))
 def test_every_shipped_pair_is_planned_or_refused_at_once(model: str) -> None:
     """Starting python and composing the recipe take most of the 3 seconds that a plan may take."""
-    started_s, plans = time.monotonic(), list[dict[str, Any]]()
+    started_s = time.monotonic()
+    plans = list[dict[str, Any]]()
     for flags in ({}, {"name": "vllm", "version": "0.33.0"}):
         plans += [plan for where in names("parallel") if (plan := planned(model, where, **flags)) is not None]
     assert time.monotonic() - started_s < len(names("parallel"))

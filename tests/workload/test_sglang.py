@@ -148,7 +148,8 @@ def test_shared_experts_stay_apart_when_one_clause_fails(
     changes: dict[str, Any], parallel: Parallel, flags: dict[str, Any], reason: str
 ) -> None:
     workload = workload_of(deepseek(**changes), parallel, **flags)
-    rules, experts = workload.rules, workload.facts.experts
+    rules = workload.rules
+    experts = workload.facts.experts
     assert isinstance(rules, SglangRules)
     assert experts is not None
     why = sglang_experts.not_fused(rules)

@@ -15,7 +15,8 @@ from pipeline.workload.servers.vllm_versions import CHANGES, NEWEST
 from pipeline.workload.servers.vllm_warmup import relaxed
 from tests.workload.recipes import deepseek, shipped, target
 
-TP8, EP8 = Parallel(tp=8), Parallel(tp=8, attn_dp=8, ep=8)
+TP8 = Parallel(tp=8)
+EP8 = Parallel(tp=8, attn_dp=8, ep=8)
 
 
 def vllm(

@@ -51,8 +51,11 @@ class Buffer:
     num_sms = 20
 
     def __init__(self, group, num_nvl_bytes=0, num_rdma_bytes=0, low_latency_mode=False, *_, **__):
-        self.group, self.rank, self.group_size = group, group.rank(), group.size()
-        self.num_nvl_bytes, self.num_rdma_bytes = num_nvl_bytes, num_rdma_bytes
+        self.group = group
+        self.rank = group.rank()
+        self.group_size = group.size()
+        self.num_nvl_bytes = num_nvl_bytes
+        self.num_rdma_bytes = num_rdma_bytes
         self.low_latency_mode = low_latency_mode
 
     @staticmethod
@@ -80,14 +83,16 @@ class Buffer:
         each = -(-routes // (num_tokens_per_expert.numel() * expert_alignment)) * expert_alignment
         rows = min(tokens * self.group_size, each * num_local)
         received = tuple(of_rows(part, rows) for part in x) if isinstance(x, tuple) else of_rows(x, rows)
-        indices, weights = of_rows(topk_idx, rows), of_rows(topk_weights, rows)
+        indices = of_rows(topk_idx, rows)
+        weights = of_rows(topk_weights, rows)
         return received, indices, weights, [each] * num_local, (tokens,), Passed()
 
     def combine(self, x, handle, topk_weights=None, **_):
         return of_rows(x, handle[0]), topk_weights, Passed()
 
     def low_latency_dispatch(self, x, topk_idx, num_max_dispatch_tokens_per_rank, num_experts, use_fp8=True, **options):
-        num_local, rows = num_experts // self.group_size, num_max_dispatch_tokens_per_rank * self.group_size
+        num_local = num_experts // self.group_size
+        rows = num_max_dispatch_tokens_per_rank * self.group_size
         count = torch.zeros(num_local, dtype=torch.int32, device=x.device)
         hidden = x.shape[1]
         if not use_fp8:

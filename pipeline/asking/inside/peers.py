@@ -10,7 +10,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 def install():
     """Replace the ways in which a process meets others; before the server is imported."""
-    make_world, make_group = dist.init_process_group, dist.new_group
+    make_world = dist.init_process_group
+    make_group = dist.new_group
 
     def init_process_group(backend=None, init_method=None, timeout=None, world_size=-1, rank=-1, **_):
         return make_world(backend="fake", store=FakeStore(), world_size=world_size, rank=rank)

@@ -57,7 +57,8 @@ class AskedForDeepGemm(logging.Handler):
 
 
 def main(job_path, events_path):
-    job, events = json.loads(Path(job_path).read_text()), Events(events_path)
+    job = json.loads(Path(job_path).read_text())
+    events = Events(events_path)
     # A server that hangs says where before it is ended.
     faulthandler.dump_traceback_later(job["limit_s"], exit=True)
     kept = values.install()
@@ -130,9 +131,12 @@ class Script:
     """Stands where requests come in: hands out the next wave once the server is idle, and ends the loop at the end."""
 
     def __init__(self, scheduler, waves, events):
-        self._scheduler, self._waves, self._events = scheduler, waves, events
+        self._scheduler = scheduler
+        self._waves = waves
+        self._events = events
         self._receiver = scheduler.request_receiver
-        self._served, self._count = 0, 0
+        self._served = 0
+        self._count = 0
         self._total = len(waves)
         self._note_results()
 

@@ -36,8 +36,11 @@ def mqa_logits(n: int, k: int, groups: int, largest: int, options: Options) -> L
     """Scores of M queries of n heads of k over as many keys; option compressed: packed results (SGLang)."""
     if not has("fp8_mqa_logits"):
         return upstream_mqa_logits(n, k, largest)
-    launch, is_compressed = library("fp8_mqa_logits"), bool(options.get("compressed"))
-    q_MHK, keys, weights_MH = fp8(largest, n, k), (fp8(largest, k), empty(largest)), empty(largest, n)
+    launch = library("fp8_mqa_logits")
+    is_compressed = bool(options.get("compressed"))
+    q_MHK = fp8(largest, n, k)
+    keys = (fp8(largest, k), empty(largest))
+    weights_MH = empty(largest, n)
     ends_M = int32(largest)
 
     def run(m: int) -> None:
@@ -49,12 +52,11 @@ def mqa_logits(n: int, k: int, groups: int, largest: int, options: Options) -> L
 
 def upstream_mqa_logits(n: int, k: int, largest: int) -> Launch:
     """The same through fp8_fp4_mqa_logits: packed scales and bf16 weights on sm_100, fp32 before."""
-    launch, is_mx = library("fp8_fp4_mqa_logits"), is_blackwell()
-    q_MHK, weights_MH, ends_M = (
-        fp8(largest, n, k),
-        empty(largest, n, dtype=BF16 if is_mx else torch.float32),
-        int32(largest),
-    )
+    launch = library("fp8_fp4_mqa_logits")
+    is_mx = is_blackwell()
+    q_MHK = fp8(largest, n, k)
+    weights_MH = empty(largest, n, dtype=BF16 if is_mx else torch.float32)
+    ends_M = int32(largest)
     keys = fp8(largest, k), int32(largest) if is_mx else empty(largest)
     scales_MH = int32(largest, n) if is_mx else None
 
@@ -68,18 +70,23 @@ def upstream_mqa_logits(n: int, k: int, largest: int) -> Launch:
 def paged_mqa_logits(n: int, k: int, groups: int, largest: int, options: Options) -> Launch:
     """Scores of M requests over their pages; option next_n: query tokens of one request."""
     next_n = options.get("next_n", 1)
-    pages, table_BP = empty(MAX_PAGES, PAGE_TOKENS, 1, KEY_BYTES, dtype=torch.uint8), int32(largest, MAX_PAGES)
-    q_BTHK, lens_BT, longest = fp8(largest, next_n, n, k), int32(largest, next_n), MAX_PAGES * PAGE_TOKENS
+    pages = empty(MAX_PAGES, PAGE_TOKENS, 1, KEY_BYTES, dtype=torch.uint8)
+    table_BP = int32(largest, MAX_PAGES)
+    q_BTHK = fp8(largest, next_n, n, k)
+    lens_BT = int32(largest, next_n)
+    longest = MAX_PAGES * PAGE_TOKENS
     schedule = int32(schedule_slots(next_n) + 1, 2)
     if has("fp8_paged_mqa_logits"):
-        launch, weights_MH = library("fp8_paged_mqa_logits"), empty(largest * next_n, n)
+        launch = library("fp8_paged_mqa_logits")
+        weights_MH = empty(largest * next_n, n)
 
         def run_sgl(m: int) -> None:
             of_requests = q_BTHK[:m], pages, weights_MH[: m * next_n], lens_BT[:m], table_BP[:m]
             launch(*of_requests, schedule, longest, clean_logits=False)
 
         return run_sgl
-    launch, is_mx = library("fp8_fp4_paged_mqa_logits"), is_blackwell()
+    launch = library("fp8_fp4_paged_mqa_logits")
+    is_mx = is_blackwell()
     weights_MH = empty(largest * next_n, n, dtype=BF16 if is_mx else torch.float32)
     scales_BTH = int32(largest, next_n, n) if is_mx else None
 
@@ -92,8 +99,10 @@ def paged_mqa_logits(n: int, k: int, groups: int, largest: int, options: Options
 
 def paged_mqa_metadata(n: int, k: int, groups: int, largest: int, options: Options) -> Launch:
     """The schedule of M requests; option next_n as above."""
-    launch, next_n = library("get_paged_mqa_logits_metadata"), options.get("next_n", 1)
-    lens_BT, slots = int32(largest, next_n), schedule_slots(next_n)
+    launch = library("get_paged_mqa_logits_metadata")
+    next_n = options.get("next_n", 1)
+    lens_BT = int32(largest, next_n)
+    slots = schedule_slots(next_n)
     return lambda m: launch(lens_BT[:m], PAGE_TOKENS, slots, **varlen(m))
 
 

@@ -89,7 +89,8 @@ def first_rows(pair: tuple[torch.Tensor, torch.Tensor], m: int) -> tuple[torch.T
 
 def fp4_weight(groups: int, n: int, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     """FP4 experts, two to a byte, with packed UE8M0 scales of 1x32."""
-    words, aligned = k // 32 // 4, -(-n // 4) * 4
+    words = k // 32 // 4
+    aligned = -(-n // 4) * 4
     stride = (words * aligned, 1, aligned)
     scale = torch.empty_strided((groups, n, words), stride, device="cuda", dtype=torch.int32)
     return empty(groups, n, k // 2, dtype=torch.int8), scale

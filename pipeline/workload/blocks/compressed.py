@@ -42,8 +42,10 @@ class CompressedAttention:
 
     def linears(self, hidden: int, tp: int, layers: Sequence[int]) -> list[Linear]:
         """See Attention; wo_a is a product of its own kind (see `output_groups`)."""
-        every, rank = tuple(layers), self.q_lora_rank
-        query, queries = (self.heads * self.head // tp,), (self.index_heads * self.index_head,)
+        every = tuple(layers)
+        rank = self.q_lora_rank
+        query = (self.heads * self.head // tp,)
+        queries = (self.index_heads * self.index_head,)
         found = [
             Linear(DOWN, Role.ATTENTION, Split.REPLICATED, (rank + self.head,), hidden, every),
             Linear("self_attn.wq_b", Role.ATTENTION, column(tp), query, rank, every, source=DOWN),

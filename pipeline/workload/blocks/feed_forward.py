@@ -36,7 +36,8 @@ FeedForward = DenseMlp | Experts
 
 def gated(name: str, role: Role, *, hidden: int, intermediate: int, tp: int, layers: Sequence[int]) -> list[Linear]:
     """A gated feed-forward part over `tp` ranks."""
-    shard, every = intermediate // tp, tuple(layers)
+    shard = intermediate // tp
+    every = tuple(layers)
     return [
         Linear(f"{name}.gate_up_proj", role, column(tp), (shard, shard), hidden, every),
         Linear(f"{name}.down_proj", role, row(tp), (hidden,), shard, every, source=f"{name}.gate_up_proj"),
@@ -45,7 +46,9 @@ def gated(name: str, role: Role, *, hidden: int, intermediate: int, tp: int, lay
 
 def routed(experts: Experts, *, hidden: int, groups: int, tp: int, layers: Sequence[int]) -> list[Linear]:
     """The two grouped products of the experts that one rank holds; their scale blocks are always checked."""
-    shard, every, key = experts.intermediate // tp, tuple(layers), "parallel.tp, or raise parallel.ep"
+    shard = experts.intermediate // tp
+    every = tuple(layers)
+    key = "parallel.tp, or raise parallel.ep"
     w13 = Linear("mlp.experts.w13", Role.EXPERTS, column(2), (shard, shard), hidden, every, groups, key)
     w2 = Linear("mlp.experts.w2", Role.EXPERTS, row(2), (hidden,), shard, every, groups, key)
     return [w13, w2]

@@ -30,7 +30,8 @@ class GatedDeltaNet:
     def linears(self, hidden: int, tp: int, layers: Sequence[int]) -> list[Linear]:
         """See Attention."""
         every = tuple(layers)
-        key, value = self.key_heads * self.key_head // tp, self.value_heads * self.value_head // tp
+        key = self.key_heads * self.key_head // tp
+        value = self.value_heads * self.value_head // tp
         merged = (key, key, value, value)
         return [
             Linear("linear_attn.in_proj_qkvz", Role.ATTENTION, column(tp), merged, hidden, every),

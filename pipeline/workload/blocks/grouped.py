@@ -34,7 +34,8 @@ class GroupedAttention:
     def linears(self, hidden: int, tp: int, layers: Sequence[int]) -> list[Linear]:
         """See Attention."""
         every = tuple(layers)
-        query, kv = self.heads * (2 if self.gated else 1) // tp, max(1, self.kv_heads // tp)
+        query = self.heads * (2 if self.gated else 1) // tp
+        kv = max(1, self.kv_heads // tp)
         parts = (query * self.head, kv * self.head, kv * self.v_head)
         attended = self.heads * self.v_head // tp
         return [

@@ -28,7 +28,8 @@ class Indexer:
     def linears(self, hidden: int, q_lora_rank: int, layers: Sequence[int], source: str) -> list[Linear]:
         """Queries and keys; every rank holds them whole."""
         every = tuple(layers)
-        queries, keys = (self.heads * self.head,), (self.head,)
+        queries = (self.heads * self.head,)
+        keys = (self.head,)
         return [
             Linear(
                 "self_attn.indexer.wq_b", Role.INDEXER, Split.REPLICATED, queries, q_lora_rank, every, source=source
@@ -60,13 +61,16 @@ class LatentAttention:
         query = self.heads * (self.nope + self.rope) // tp
         kv = self.kv_lora_rank + self.rope
         if self.q_lora_rank is None:
-            down, first_kv = KV_A, 0
+            down = KV_A
+            first_kv = 0
             found = [
                 Linear("self_attn.q_proj", Role.ATTENTION, column(tp), (query,), hidden, every),
                 Linear(KV_A, Role.ATTENTION, Split.REPLICATED, (kv,), hidden, every),
             ]
         else:
-            down, first_kv, rank = DOWN, self.q_lora_rank, self.q_lora_rank
+            down = DOWN
+            first_kv = self.q_lora_rank
+            rank = self.q_lora_rank
             found = [
                 Linear(DOWN, Role.ATTENTION, Split.REPLICATED, (rank + kv,), hidden, every),
                 Linear("self_attn.q_b_proj", Role.ATTENTION, column(tp), (query,), rank, every, source=DOWN),

@@ -40,7 +40,8 @@ def grouped_attention(facts: Facts, *, gated: bool = False) -> GroupedAttention:
 
 def routed_and_shared(facts: Facts, *, scheme: str | None = None) -> Experts:
     """n_routed_experts, and n_shared_experts of the same size each."""
-    intermediate, shared = facts.integer("moe_intermediate_size"), facts.integer("n_shared_experts", 0, least=0)
+    intermediate = facts.integer("moe_intermediate_size")
+    shared = facts.integer("n_shared_experts", 0, least=0)
     return Experts(
         num=facts.integer("n_routed_experts"),
         intermediate=intermediate,

@@ -20,7 +20,8 @@ ARCHITECTURES = (
     *INDEXED_ARCHITECTURES,
 )
 MODEL_TYPES = ("deepseek_v3", "deepseek_v2", "deepseek_v32", "glm_moe_dsa", "kimi_k2", "kimi_k25")
-SHARED_INDEX, COMPUTED_INDEX = "shared", "S"
+SHARED_INDEX = "shared"
+COMPUTED_INDEX = "S"
 
 
 def read(facts: Facts, architecture: str) -> ModelFacts:
@@ -28,8 +29,10 @@ def read(facts: Facts, architecture: str) -> ModelFacts:
     num_layers = facts.integer("num_hidden_layers")
     first_dense = facts.integer("first_k_dense_replace", 0, least=0)
     moe_every = facts.integer("moe_layer_freq", 1)
-    plain, indexed = _attention(facts, None), _attention(facts, _indexer(facts, architecture))
-    dense, experts = DenseMlp(facts.integer("intermediate_size")), routed_and_shared(facts)
+    plain = _attention(facts, None)
+    indexed = _attention(facts, _indexer(facts, architecture))
+    dense = DenseMlp(facts.integer("intermediate_size"))
+    experts = routed_and_shared(facts)
 
     def feed_forward(layer: int) -> FeedForward:
         return experts if layer >= first_dense and layer % moe_every == 0 else dense
@@ -42,12 +45,14 @@ def read(facts: Facts, architecture: str) -> ModelFacts:
 
 def skips_index(facts: Facts, layer: int) -> bool:
     """Whether a layer takes the key choice of an earlier one and so has no indexer; the first rule that is set wins."""
-    types, pattern = facts.get("indexer_types"), facts.get("index_topk_pattern")
+    types = facts.get("indexer_types")
+    pattern = facts.get("index_topk_pattern")
     if isinstance(types, list | tuple):
         return layer < len(types) and types[layer] == SHARED_INDEX
     if isinstance(pattern, str):
         return layer < len(pattern) and pattern[layer] == COMPUTED_INDEX
-    every, offset = facts.get("index_topk_freq") or 1, facts.get("index_skip_topk_offset") or 0
+    every = facts.get("index_topk_freq") or 1
+    offset = facts.get("index_skip_topk_offset") or 0
     return max(layer - offset + 1 if offset > 0 else layer - 1, 0) % every != 0
 
 

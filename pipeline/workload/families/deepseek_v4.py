@@ -22,7 +22,8 @@ def read(facts: Facts, architecture: str) -> ModelFacts:
 
     A config without `expert_dtype` is taken to hold FP8 experts, as a checkpoint that was converted to FP8 does.
     """
-    num_layers, streams = facts.integer("num_hidden_layers"), facts.integer("hc_mult", 1)
+    num_layers = facts.integer("num_hidden_layers")
+    streams = facts.integer("hc_mult", 1)
     attention = _attention(facts)
     experts = routed_and_shared(facts, scheme=FP4_EXPERTS if facts.get("expert_dtype") == FP4_EXPERTS else None)
     ratios = facts.per_layer("compress_ratios", num_layers)

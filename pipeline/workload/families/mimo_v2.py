@@ -19,7 +19,8 @@ SLIDING = 1
 def read(facts: Facts, architecture: str) -> ModelFacts:
     """Take the fields; what is absent is noted in `facts.problems`."""
     num_layers = facts.integer("num_hidden_layers")
-    full, sliding = _attention(facts, "", "full"), _attention(facts, "swa_", "sliding")
+    full = _attention(facts, "", "full")
+    sliding = _attention(facts, "swa_", "sliding")
     dense = DenseMlp(facts.integer("intermediate_size"))
     experts = routed_and_shared(facts)
     pattern = facts.per_layer("hybrid_layer_pattern", num_layers)

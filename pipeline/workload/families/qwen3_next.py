@@ -29,7 +29,9 @@ FULL_EVERY = 4
 def read(facts: Facts, architecture: str) -> ModelFacts:
     """Take the fields; what is absent is noted in `facts.problems`."""
     num_layers = facts.integer("num_hidden_layers")
-    full, linear, feed_forward = _full(facts), _linear(facts), _feed_forward(facts)
+    full = _full(facts)
+    linear = _linear(facts)
+    feed_forward = _feed_forward(facts)
     layers = [Layer(full if is_full else linear, feed_forward) for is_full in full_layers(facts, num_layers)]
     family = "qwen3_next" if architecture in NEXT_ARCHITECTURES else "qwen3_5"
     return model_of(facts, family, architecture, layers, draft=Draft(Layer(full, feed_forward)))

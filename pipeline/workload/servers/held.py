@@ -40,7 +40,8 @@ def _feed_forward(part: FeedForward, hidden: int, widths: Widths, layers: Sequen
         return gated("mlp", Role.DENSE_MLP, **sizes, tp=widths.dense, layers=layers)
     found: list[Linear] = []
     if part.num_shared and not widths.num_fused:
-        size, multiple = part.shared_intermediate, widths.shared * widths.shared_multiple
+        size = part.shared_intermediate
+        multiple = widths.shared * widths.shared_multiple
         sizes = {"hidden": hidden, "intermediate": -(-size // multiple) * multiple}
         found = gated(part.shared_name, Role.SHARED_EXPERTS, **sizes, tp=widths.shared, layers=layers)
     return found + routed(part, hidden=hidden, groups=widths.groups, tp=widths.experts, layers=layers)

@@ -100,7 +100,9 @@ class SglangRules(Deployment):
 
     def problems(self) -> list[str]:
         """See Rules."""
-        parallel, experts, tp = self.parallel, self.facts.experts, self._attention_tp
+        parallel = self.parallel
+        experts = self.facts.experts
+        tp = self._attention_tp
         found = [
             line for kind in self.facts.attentions(range(self.facts.num_layers)) for line in kind.layout_problems(tp)
         ]
@@ -125,8 +127,11 @@ class SglangRules(Deployment):
 
     def widths(self, *, draft: bool = False) -> Widths:
         """Over how many ranks each part of a layer is spread."""
-        facts, parallel, server = self.facts, self.parallel, self.server
-        experts, is_whole = facts.experts, parallel.moe_dense_tp_size == 1 and facts.family in DENSE_TP_FAMILIES
+        facts = self.facts
+        parallel = self.parallel
+        server = self.server
+        experts = facts.experts
+        is_whole = parallel.moe_dense_tp_size == 1 and facts.family in DENSE_TP_FAMILIES
         not_fused = sglang_experts.not_fused(self, draft=draft)
         num_fused = experts.num_shared if experts is not None and not_fused is None else 0
         skips_redundant = facts.family in WITHOUT_REDUNDANT or (draft and facts.family == "deepseek_v4")

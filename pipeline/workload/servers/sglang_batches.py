@@ -51,10 +51,12 @@ def size_problems(facts: ModelFacts, parallel: Parallel) -> list[str]:
     """Feed-forward parts that the layout does not divide, one line each."""
     found: list[str] = []
     if facts.dense is not None:
-        size, key = facts.dense.intermediate, "parallel.tp"
+        size = facts.dense.intermediate
+        key = "parallel.tp"
         found += must_divide("intermediate_size", size, "the dense tp", parallel.dense_tp, key)
     if (experts := facts.experts) is not None:
-        ep, tp = parallel.effective_ep, parallel.moe_tp
+        ep = parallel.effective_ep
+        tp = parallel.moe_tp
         found += must_divide("n_routed_experts", experts.num, "the expert parallel size", ep, "parallel.ep")
         found += must_divide("moe_intermediate_size", experts.intermediate, "the expert tp", tp, "parallel.ep or tp")
         if parallel.tp > experts.num:
@@ -67,7 +69,9 @@ def dense_qwen35_problems(facts: ModelFacts, parallel: Parallel) -> list[str]:
     quantization = facts.quantization
     if facts.family != "qwen3_5" or facts.experts is not None or quantization.method != "fp8":
         return []
-    size, tp, block = DEFAULT_MOE_SIZE, parallel.moe_tp, quantization.block
+    size = DEFAULT_MOE_SIZE
+    tp = parallel.moe_tp
+    block = quantization.block
     if block is None or (size // tp) % block[0] == 0:
         return []
     return [

@@ -12,7 +12,9 @@ from pipeline.workload.problems import Kernel
 from pipeline.workload.servers import AttentionBackend, DenseBackend
 from pipeline.workload.servers.rules import Deployment
 
-DEEPGEMM_BLOCK, BLOCK32, MXFP8_BLOCK = (128, 128), (32, 32), (1, 32)
+DEEPGEMM_BLOCK = (128, 128)
+BLOCK32 = (32, 32)
+MXFP8_BLOCK = (1, 32)
 # (N, K) multiples of each kind of scale block.
 MULTIPLES = {DEEPGEMM_BLOCK: (64, 128), BLOCK32: (8, 32), MXFP8_BLOCK: (1, 128)}
 KERNELS = {BLOCK32: Kernel.DENSE_BLOCK32, MXFP8_BLOCK: Kernel.DENSE_MXFP8}

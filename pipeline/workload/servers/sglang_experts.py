@@ -15,7 +15,8 @@ from pipeline.workload.servers.rules import Deployment
 # layers/quantization/fp8.py create_moe_runner; deepep_v2 and pplx: arg_groups/moe_hook.py.
 A2A_ON_DEEPGEMM = (A2A.deepep, A2A.mooncake, A2A.nixl, A2A.deepep_v2, A2A.pplx)
 # moe_runner/deep_gemm.py: what the masked kernel of a clamped activation asks of a row, by local expert and in all.
-CLAMPED_PART, CLAMPED_MULTIPLE = 8, 512
+CLAMPED_PART = 8
+CLAMPED_MULTIPLE = 512
 # layers/moe/utils.py is_deepep_class_backend.
 DEEPEP_CLASS = (A2A.deepep, A2A.deepep_v2, A2A.mooncake, A2A.mori, A2A.pplx)
 # arg_groups/overrides.py _a2a_fusion_adjustments and _moe_runner_fusion_disable.
@@ -39,7 +40,9 @@ FUSING_EXPERT_COUNT = 256
 
 def runner(at: Deployment) -> MoeRunner:
     """The runner that auto becomes; Triton where nothing else is chosen."""
-    facts, asked, backend = at.facts, at.server.moe_runner_backend, at.parallel.moe_a2a_backend
+    facts = at.facts
+    asked = at.server.moe_runner_backend
+    backend = at.parallel.moe_a2a_backend
     if asked is not MoeRunner.auto:
         return asked
     if facts.quantization.is_compressed_tensors:
@@ -55,7 +58,9 @@ def runner(at: Deployment) -> MoeRunner:
 
 def runner_problems(at: Deployment) -> list[str]:
     """Experts that SGLang hands to a runner and then fails, at load or at the first request."""
-    experts, quantization, backend = at.facts.experts, at.facts.quantization, at.parallel.moe_a2a_backend
+    experts = at.facts.experts
+    quantization = at.facts.quantization
+    backend = at.parallel.moe_a2a_backend
     if experts is None:
         return []
     is_told = at.server.moe_runner_backend is MoeRunner.deep_gemm
@@ -79,13 +84,16 @@ def _is_deep_gemm_before_sm100(at: Deployment) -> bool:
 
 def not_fused(at: Deployment, *, draft: bool = False) -> str | None:
     """Why the shared experts stay apart, or None when they become extra groups of the routed ones."""
-    facts, server, parallel = at.facts, at.server, at.parallel
+    facts = at.facts
+    server = at.server
+    parallel = at.parallel
     experts = facts.experts
     if experts is None or experts.num_shared == 0:
         return "the model has no shared experts"
     if server.shared_experts_fusion is FusedShared.off:
         return "server.shared_experts_fusion=off"
-    backend, chosen = parallel.moe_a2a_backend, runner(at)
+    backend = parallel.moe_a2a_backend
+    chosen = runner(at)
     switched = "arg_groups/overrides.py switches fusion off"
     enforced = server.shared_experts_fusion is FusedShared.enforced
     if not enforced and chosen in RUNNERS_SWITCH_FUSION_OFF:
@@ -107,8 +115,11 @@ def not_fused(at: Deployment, *, draft: bool = False) -> str | None:
 
 def _deepseek_not_fused(at: Deployment, *, draft: bool) -> str | None:
     source = "models/deepseek_v2.py shared_experts_fusion_disable_reason"
-    facts, server, parallel = at.facts, at.server, at.parallel
-    experts, backend = facts.experts, parallel.moe_a2a_backend
+    facts = at.facts
+    server = at.server
+    parallel = at.parallel
+    experts = facts.experts
+    backend = parallel.moe_a2a_backend
     assert experts is not None
     if server.enable_two_batch_overlap or server.enable_single_batch_overlap:
         return f"batch overlap is on ({source})"
@@ -136,7 +147,8 @@ def _glm_not_fused(parallel: Parallel) -> str | None:
 
 
 def _next_not_fused(facts: ModelFacts, parallel: Parallel) -> str | None:
-    source, experts = "models/qwen2_moe.py can_fuse_shared_expert", facts.experts
+    source = "models/qwen2_moe.py can_fuse_shared_expert"
+    experts = facts.experts
     assert experts is not None
     if experts.shared_intermediate != experts.intermediate:
         return f"the shared expert has another size ({source})"
@@ -158,8 +170,10 @@ def shared_tp(facts: ModelFacts, parallel: Parallel) -> int:
 def experts_reason(at: Deployment) -> str | None:
     """Why the experts' runner is not DeepGEMM under these flags, or None when it is."""
     source = "layers/quantization/fp8.py is_deepgemm_moe_runner_backend_enabled"
-    facts, server = at.facts, at.server
-    chosen, backend = runner(at), at.parallel.moe_a2a_backend.name
+    facts = at.facts
+    server = at.server
+    chosen = runner(at)
+    backend = at.parallel.moe_a2a_backend.name
     if chosen is MoeRunner.deep_gemm:
         # FP4 experts come here for sm_100 alone: runner_problems refuses the others.
         is_fp4 = facts.experts is not None and facts.experts.scheme == FP4_EXPERTS
@@ -186,7 +200,8 @@ def _experts_scheme_reason(facts: ModelFacts) -> str | None:
 
 def kernels(at: Deployment) -> list[tuple[Kernel, str]]:
     """The grouped kernels of the DeepGEMM runner and the rule that needs each (layers/moe/moe_runner/deep_gemm.py)."""
-    server, backend = at.server, at.parallel.moe_a2a_backend
+    server = at.server
+    backend = at.parallel.moe_a2a_backend
     masked, contiguous = _of_scheme(at.facts)
     if not backend.is_used:
         compact = "standard dispatch, compact layout: moe_runner/deep_gemm.py _get_compact_all_tokens"
@@ -208,7 +223,8 @@ def _is_always_compact(at: Deployment) -> bool:
     experts = at.facts.experts
     if experts is None or not experts.is_clamped:
         return False
-    width, local = experts.intermediate // at.parallel.moe_tp, experts.num // at.parallel.effective_ep
+    width = experts.intermediate // at.parallel.moe_tp
+    local = experts.num // at.parallel.effective_ep
     return width // CLAMPED_PART < local or width % CLAMPED_MULTIPLE != 0
 
 

@@ -50,9 +50,11 @@ def contiguous_m_list(every_m: MList, *, chunk: int, top_k: int, groups: int) ->
 
 def _fast_m_list(largest: int) -> MList:
     ranges = [range(1, min(FAST_WARMUP_DENSE_UP_TO, largest) + 1)]
-    start, step = FAST_WARMUP_DENSE_UP_TO, 2
+    start = FAST_WARMUP_DENSE_UP_TO
+    step = 2
     while start < largest:
         ranges.append(range(start, min(2 * start, largest + 1), step))
-        start, step = 2 * start, 2 * step
+        start = 2 * start
+        step = 2 * step
     values = sorted({m for part in ranges for m in part} | {largest})
     return MList.of(values)

@@ -21,13 +21,16 @@ from pipeline.workload.servers.sglang_m import LARGEST_M_MAX
 # dsa_indexer.py: fewer heads are padded to this many.
 LEAST_INDEX_HEADS = 32
 # dsa_indexer.py: in a captured graph of at most this many tokens, wq_b runs on half of the SMs, rounded up to 8.
-DUAL_STREAM_TOKENS, DUAL_STREAM_SM_STEP = 1024, 8
+DUAL_STREAM_TOKENS = 1024
+DUAL_STREAM_SM_STEP = 8
 # operations_strategy.py leaves DeepEP's own number of SMs to the dispatcher; DeepEP's default.
 DEEPEP_SMS = 20
 # single_batch_overlap.py: SMs that the combine keeps.
-COMBINE_SMS, COMBINE_SMS_SM100 = 3, 32
+COMBINE_SMS = 3
+COMBINE_SMS_SM100 = 32
 # kernels/ops/layernorm/mhc.py _compute_num_split_for_mhc_pre.
-MHC_BLOCK, MHC_LEAST_BLOCKS_PER_SPLIT = 64, 4
+MHC_BLOCK = 64
+MHC_LEAST_BLOCKS_PER_SPLIT = 4
 # models/deepseek_v4.py: prefill of this many queries and more scores its keys without pages.
 NONPAGED_QUERIES = 8192
 
@@ -63,7 +66,9 @@ def _invariant_products(
     at: Deployment, layers: Sequence[int], prefill: MList, decode_batch: int, *, is_last: bool
 ) -> list[Problem]:
     """The router and the head, which are bf16 whatever the checkpoint."""
-    hidden, experts, found = at.facts.hidden, at.facts.experts, list[Problem]()
+    hidden = at.facts.hidden
+    experts = at.facts.experts
+    found = list[Problem]()
     routed = [layer for layer in layers if at.facts.is_moe(layer)]
     if experts is not None and routed:
         router: Found = (Kernel.BF16_DENSE, experts.num, hidden, 1, prefill, (), BATCH_INVARIANT)
@@ -78,10 +83,13 @@ def _invariant_products(
 def _index_kernels(
     at: Deployment, indexer: Indexer, prefill: MList, decode_batch: int, *, is_last: bool
 ) -> list[Found]:
-    heads, head, per_request = max(indexer.heads, LEAST_INDEX_HEADS), indexer.head, at.server.tokens_per_request
+    heads = max(indexer.heads, LEAST_INDEX_HEADS)
+    head = indexer.head
+    per_request = at.server.tokens_per_request
     # On sm_90 the tokens of one request are requests of their own.
     next_n, rows = (per_request, decode_batch) if at.is_sm100 else (1, decode_batch * per_request)
-    logits, num_sms = "srt/layers/attention/dsa/dsa_indexer.py", at.target.num_sms
+    logits = "srt/layers/attention/dsa/dsa_indexer.py"
+    num_sms = at.target.num_sms
     found: list[Found] = []
     if at.server.disaggregation_mode is not PdRole.decode:
         # Every pipeline stage but the last keeps one SM free while it scores keys.
@@ -103,7 +111,9 @@ def _compressed(at: Deployment, attention: CompressedAttention, prefill: MList, 
         groups, n, k = attention.output_groups(at.parallel.attn_tp)
         found.append((Kernel.EINSUM, n, k, groups, prefill, (), "srt/models/deepseek_v4.py _fp8_wo_a_einsum"))
     if attention.is_indexed:
-        heads, head, source = attention.index_heads, attention.index_head, "srt/layers/attention/dsv4/indexer.py"
+        heads = attention.index_heads
+        head = attention.index_head
+        source = "srt/layers/attention/dsv4/indexer.py"
         rows = MList.up_to(min(decode_batch * at.server.tokens_per_request, at.target.num_sms))
         found.append((Kernel.PAGED_MQA_LOGITS, heads, head, 1, rows, (("next_n", 1),), f"{source}: decode"))
         if prefill.largest >= NONPAGED_QUERIES:
@@ -115,7 +125,8 @@ def _compressed(at: Deployment, attention: CompressedAttention, prefill: MList, 
 def mixing(at: Deployment, tokens: MList, rule: str) -> list[Found]:
     """tf32_hc_prenorm_gemm is specialised by the number of splits, which falls as the tokens grow."""
     streams = at.facts.streams
-    n, k = streams * (2 + streams), streams * at.facts.hidden
+    n = streams * (2 + streams)
+    k = streams * at.facts.hidden
     ranges: dict[int, list[int]] = {}
     for m in tokens:
         ranges.setdefault(mixing_splits(m, k, at.target.num_sms), []).append(m)
@@ -140,7 +151,8 @@ def absorbed_products(facts: ModelFacts, layers: Sequence[int], m: MList, tp: in
     found: list[Problem] = []
     for attention, members in facts.attentions(layers).items():
         if isinstance(attention, LatentAttention):
-            heads, rule = attention.heads // tp, "srt/models/deepseek_v2.py: absorbed products on DeepGEMM"
+            heads = attention.heads // tp
+            rule = "srt/models/deepseek_v2.py: absorbed products on DeepGEMM"
             for name, n, k in (
                 ("w_kc", attention.kv_lora_rank, attention.nope),
                 ("w_vc", attention.v_head, attention.kv_lora_rank),
@@ -152,7 +164,8 @@ def absorbed_products(facts: ModelFacts, layers: Sequence[int], m: MList, tp: in
 def fewer_sms(at: Deployment, linear: Linear) -> list[tuple[int, int, str]]:
     """(SMs, largest M, rule) of each further way in which the linear runs on a part of the GPU."""
     found: list[tuple[int, int, str]] = []
-    server, num_sms = at.server, at.target.num_sms
+    server = at.server
+    num_sms = at.target.num_sms
     if linear.role is Role.INDEXER and at.facts.family == "deepseek" and not server.disable_cuda_graph:
         half = -(-(num_sms // 2) // DUAL_STREAM_SM_STEP) * DUAL_STREAM_SM_STEP
         found.append((half, DUAL_STREAM_TOKENS, "dsa_indexer.py: wq_b beside another stream in a captured graph"))

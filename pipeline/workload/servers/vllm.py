@@ -19,7 +19,8 @@ from pipeline.workload.servers.vllm_versions import Version, changes_up_to, vers
 
 GIB = 1 << 30
 # engine/arg_utils.py: (memory below this, max_num_batched_tokens, max_num_seqs) of the API server.
-SMALL_MEMORY, LARGE_MEMORY = 70 * GIB, 160 * GIB
+SMALL_MEMORY = 70 * GIB
+LARGE_MEMORY = 160 * GIB
 # scaled_mm/flashinfer.py: fewer rows than this go to FlashInfer's own kernel on sm_90.
 FIRST_M_ON_SM90 = 32
 BLOCK = (128, 128)
@@ -92,7 +93,9 @@ class VllmRules(Deployment):
 
     def problems(self) -> list[str]:
         """See Rules."""
-        facts, parallel, experts = self.facts, self.parallel, self.facts.experts
+        facts = self.facts
+        parallel = self.parallel
+        experts = self.facts.experts
         tp = parallel.attn_tp
         found = [line for kind in facts.attentions(range(facts.num_layers)) for line in kind.layout_problems(tp)]
         if parallel.attn_cp > 1:
@@ -122,7 +125,9 @@ class VllmRules(Deployment):
 
     def widths(self) -> Widths:
         """Over how many ranks each part of a layer is spread."""
-        facts, tp, experts = self.facts, self.parallel.attn_tp, self.facts.experts
+        facts = self.facts
+        tp = self.parallel.attn_tp
+        experts = self.facts.experts
         spreads = self.parallel.effective_ep > 1
         indexed = any(getattr(kind, "indexer", None) for kind in facts.attentions(range(facts.num_layers)))
         whole_dense = self._is_sequence_parallel and indexed and self.version >= (0, 29, 0) and self.parallel.pp == 1
@@ -151,7 +156,8 @@ class VllmRules(Deployment):
 
     def reason(self, linear: Linear) -> str | None:
         """See Rules."""
-        facts, quantization = self.facts, self.facts.quantization
+        facts = self.facts
+        quantization = self.facts.quantization
         if linear.name in self.server.served_elsewhere:
             return "named in server.served_elsewhere"
         if self.server.use_deep_gemm is False:

@@ -10,7 +10,11 @@ from pipeline.workload.servers import DeepEpMode, MoeRunner, Warmup, vllm_warmup
 from pipeline.workload.servers.rules import Deployment, Use
 from pipeline.workload.servers.vllm_versions import Version
 
-BATCHED, CONTIGUOUS, TRTLLM, CUTLASS, TRITON = "batched", "contiguous", "trtllm", "flashinfer_cutlass", "triton"
+BATCHED = "batched"
+CONTIGUOUS = "contiguous"
+TRTLLM = "trtllm"
+CUTLASS = "flashinfer_cutlass"
+TRITON = "triton"
 # batched_deep_gemm_moe.py: expected_m is rounded up to this.
 EXPECTED_M_STEP = 16
 ALIGNMENT = 128
@@ -27,7 +31,9 @@ def is_batched(at: Deployment) -> bool:
 
 def backend(at: Deployment, version: Version) -> str:
     """The backend of block-FP8 experts."""
-    server, asked, spreads = at.server, at.server.moe_runner_backend, at.parallel.effective_ep > 1
+    server = at.server
+    asked = at.server.moe_runner_backend
+    spreads = at.parallel.effective_ep > 1
     if server.moe_use_deep_gemm is False or asked not in (MoeRunner.auto, MoeRunner.deep_gemm):
         return asked.name if asked is not MoeRunner.auto else "another backend"
     if is_batched(at):
@@ -46,7 +52,8 @@ def backend(at: Deployment, version: Version) -> str:
 
 def reason(at: Deployment, version: Version) -> str | None:
     """Why DeepGEMM does not run the experts, or None."""
-    source, facts = "model_executor/layers/fused_moe/oracle/fp8.py", at.facts
+    source = "model_executor/layers/fused_moe/oracle/fp8.py"
+    facts = at.facts
     if facts.experts is not None and facts.experts.scheme == FP4_EXPERTS:
         return f"FP4 experts run another backend ({source})"
     if facts.quantization.block != (128, 128):
@@ -74,10 +81,12 @@ def warms_any(at: Deployment, version: Version) -> bool:
 
 def uses(at: Deployment, version: Version, linear: Linear, chunk: int) -> list[Use]:
     """Masked products of the batched backend, contiguous ones of the other, and what only the start-up launches."""
-    experts, tokens = at.facts.experts, chunk * at.parallel.attn_dp
+    experts = at.facts.experts
+    tokens = chunk * at.parallel.attn_dp
     assert experts is not None
     found: list[Use] = []
-    chosen, calls = backend(at, version), _warmup_calls(at, version, linear, tokens)
+    chosen = backend(at, version)
+    calls = _warmup_calls(at, version, linear, tokens)
     if chosen == BATCHED:
         largest = max(EXPECTED_M_STEP, min(tokens, LAST_M))
         m = MList((range(EXPECTED_M_STEP, largest + 1, EXPECTED_M_STEP),))

@@ -31,7 +31,8 @@ def attention_kernels(at: Deployment, attention: Attention, prefill: MList, deco
 
 
 def _index_kernels(at: Deployment, heads: int, head: int, prefill: MList, decode_batch: int) -> list[Found]:
-    rule, per_request = "model_executor/layers/sparse_attn_indexer.py", at.server.tokens_per_request
+    rule = "model_executor/layers/sparse_attn_indexer.py"
+    per_request = at.server.tokens_per_request
     # Where the kernel does not take the tokens of a request together, each is a row of its own.
     is_native = at.is_sm90 and per_request in NATIVE_NEXT_N
     rows = MList.up_to(decode_batch * (1 if is_native else per_request))

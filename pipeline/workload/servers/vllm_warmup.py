@@ -8,7 +8,10 @@ from pipeline.workload.servers.rules import Deployment
 from pipeline.workload.servers.vllm_versions import Version
 
 ALWAYS = (1, 2, 4, *range(8, 65, 8))
-TILES_M, MAX_TILE_N, TILE_N_STEP, MAX_WAVES = (64, 128, 256), 256, 16, 10
+TILES_M = (64, 128, 256)
+MAX_TILE_N = 256
+TILE_N_STEP = 16
+MAX_WAVES = 10
 ALIGNMENT = 128
 
 

@@ -12,7 +12,9 @@ from pipeline.workload.problems import Kernel
 from pipeline.workload.servers import FusedShared
 from tests.workload.recipes import DEEP_GEMM, layout, shapes_of, shipped, workload_of
 
-TP2, TP4, TP8 = Parallel(tp=2), Parallel(tp=4), Parallel(tp=8)
+TP2 = Parallel(tp=2)
+TP4 = Parallel(tp=4)
+TP8 = Parallel(tp=8)
 DP4 = Parallel(tp=4, attn_dp=4, moe_a2a_backend=A2A.deepep)
 EP8 = Parallel(tp=8, ep=8)
 
@@ -103,7 +105,8 @@ def test_sliding_and_full_layers_have_heads_of_their_own() -> None:
     """MiMo-V2: 64 heads of 192 and 128; 4 key-value heads in full layers, 8 in sliding ones."""
     workload = workload_of(shipped("mimo_v2_flash"), TP4)
     found = {(p.n, p.k): p.layers for p in workload.problems if "self_attn.qkv_proj" in p.linears}
-    full, sliding = 16 * 192 + 192 + 128, 16 * 192 + 2 * (192 + 128)
+    full = 16 * 192 + 192 + 128
+    sliding = 16 * 192 + 2 * (192 + 128)
     assert set(found) == {(full, 4096), (sliding, 4096)}
     assert (found[full, 4096][:2], len(found[full, 4096])) == ((0, 5), 9)
     reasons = {entry.layer.split()[0]: entry.reason for entry in workload.not_deepgemm}

@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypeVar, cast
 
+import yaml
 from omegaconf import OmegaConf
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -33,13 +34,13 @@ from pipeline.deepgemm.toolkit import Toolkit, find_toolkit
 from pipeline.engine.children import Children
 from pipeline.engine.host import num_cores
 from pipeline.engine.tables import Table
+from pipeline.servers.derive import derive
+from pipeline.servers.registry import SERVERS
+from pipeline.servers.shared.problems import Problem
+from pipeline.target import Target
 from pipeline.virtual_gpu.build import build
-from pipeline.virtual_gpu.targets import Target
-from pipeline.workload.derive import derive
 from pipeline.workload.hf_config import Model
 from pipeline.workload.parallel import Parallel
-from pipeline.workload.problems import Problem
-from pipeline.workload.servers import Server
 
 CONF = Path(__file__).parents[1] / "conf"
 T = TypeVar("T")
@@ -101,24 +102,26 @@ class Bench:
         discoverer = self.discoverer(name)
         started_s = time.monotonic()
         digest = discovery_digest(problems, discoverer)
-        found = remembered(root, digest, lambda cache: discoverer.record(problems, cache, say(f"{name}: discovery")))
+        discovery = remembered(
+            root, digest, lambda cache: discoverer.record(problems, cache, say(f"{name}: discovery"))
+        )
         farm = Farm(self.toolkit, Store(root), discoverer.children, self.jobs, self.target.sm)
-        sources = read_sources(found.stub_cache)
+        sources = read_sources(discovery.stub_cache)
         done = farm.compile(sources, lambda state: say(f"{name}: farm")(len(state.cubins), len(sources)))
         warm = self.folder / name / "deep_gemm"
-        publish(found.stub_cache, done.cubins, warm, toolkit=self.toolkit, sm=self.target.sm)
+        publish(discovery.stub_cache, done.cubins, warm, toolkit=self.toolkit, sm=self.target.sm)
         check_started_s = time.monotonic()
         checked, lacking = discoverer.check(problems, warm, say(f"{name}: check"))
         ended_s = time.monotonic()
         if done.failed or lacking:
             raise SystemExit(f"{name}: not complete: failed {done.failed}, lacking {lacking}")
-        discovery = found.discovery
+        launched = discovery.discovery
         result = Bake(
             wall_s=ended_s - started_s,
-            discovery_s=discovery.seconds if found.is_new else 0.0,
-            discovery_peak_bytes=max(discovery.peak_bytes, checked.peak_bytes),
-            m_values=discovery.num_launched,
-            keys=len(discovery.keys),
+            discovery_s=launched.seconds if discovery.is_new else 0.0,
+            discovery_peak_bytes=max(launched.peak_bytes, checked.peak_bytes),
+            m_values=launched.num_launched,
+            keys=len(launched.keys),
             compiled=done.num_compiled,
             farm_wall_s=done.wall_s,
             farm_cpu_s=done.cpu_s,
@@ -148,7 +151,9 @@ def say(what: str) -> Callable[[int, int], None]:
 
 def choice(group: str, name: str, kind: type[T]) -> T:
     """One file of conf/ as its dataclass."""
-    loaded = OmegaConf.load(CONF / group / f"{name}.yaml")
+    content = yaml.safe_load((CONF / group / f"{name}.yaml").read_text())
+    # A defaults list says from which dataclass the file is composed.
+    loaded = {key: value for key, value in content.items() if key != "defaults"}
     return cast(T, OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(kind), loaded)))
 
 
@@ -193,7 +198,7 @@ def main() -> None:
     model = choice("model", "deepseek", Model)
     parallel = choice("parallel", "pp4", Parallel)
     target = choice("target", "h200", Target)
-    server = choice("server", "sglang", Server)
+    server = choice("server", "sglang", SERVERS["sglang"].flags)
     problems = derive(model, parallel, server, target).problems
     folder = Path(tempfile.mkdtemp(prefix="preheat-bench-"))
     try:

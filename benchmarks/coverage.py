@@ -23,18 +23,17 @@ from pipeline.deepgemm.discovery import Discoverer
 from pipeline.deepgemm.toolkit import find_toolkit
 from pipeline.engine.children import Children
 from pipeline.engine.errors import ConfigError
+from pipeline.servers.derive import derive
+from pipeline.servers.registry import SERVERS
+from pipeline.servers.shared.problems import Problem
+from pipeline.target import Target
 from pipeline.virtual_gpu.build import build
-from pipeline.virtual_gpu.targets import Target
-from pipeline.workload.derive import derive
 from pipeline.workload.hf_config import Model
 from pipeline.workload.parallel import Parallel
-from pipeline.workload.problems import Problem
-from pipeline.workload.servers import Server
 
 PROJECT = Path(__file__).parents[1]
 DOCUMENT = PROJECT / "docs" / "coverage.md"
 LAYOUTS = ("single", "tp4", "tp8", "tp8_ep8", "dp8_ep8", "pp4")
-SERVERS = ("sglang", "vllm")
 TARGETS = ("h200", "b200")
 HEAD = """# What each shipped recipe needs
 
@@ -66,14 +65,14 @@ class Row:
     @property
     def is_refused(self) -> bool:
         """Whether neither server takes it."""
-        return all(isinstance(found, str) for found in self.problems.values())
+        return all(isinstance(problems, str) for problems in self.problems.values())
 
     def fast_cells(self, server: str) -> list[str]:
         """Problems and M, known without discovery."""
-        found = self.problems[server, TARGETS[0]]
-        if isinstance(found, str):
+        problems = self.problems[server, TARGETS[0]]
+        if isinstance(problems, str):
             return ["-", "-"]
-        return [str(len(found)), str(sum(len(problem.m) for problem in found))]
+        return [str(len(problems)), str(sum(len(problem.m) for problem in problems))]
 
 
 def names(group: str) -> list[str]:
@@ -88,12 +87,12 @@ def row_of(model: str, layout: str) -> Row:
     problems: dict[tuple[str, str], tuple[Problem, ...] | str] = {}
     for server in SERVERS:
         for target in TARGETS:
-            flags = choice("server", server, Server)
+            flags = choice("server", server, SERVERS[server].flags)
             gpu = choice("target", target, Target)
             try:
                 problems[server, target] = derive(facts, parallel, flags, gpu).problems
             except ConfigError as error:
-                problems[server, target] = error.problems[0]
+                problems[server, target] = error.lines[0]
     return Row(model, layout, problems)
 
 
@@ -113,37 +112,38 @@ def discover(rows: Sequence[Row], target: str, folder: Path) -> dict[tuple[objec
         identity(problem): problem
         for row in rows
         for server in SERVERS
-        if not isinstance(found := row.problems[server, target], str)
-        for problem in found
+        if not isinstance(problems := row.problems[server, target], str)
+        for problem in problems
     }
     toolkit = find_toolkit()
     gpu = build(choice("target", target, Target), cache_dir=folder / "gpu", cuda_home=toolkit.cuda_home)
     discoverer = Discoverer(gpu, toolkit, Children(), folder / "scratch")
-    found = discoverer.record(list(distinct.values()), folder / target, say(f"{target}: {len(distinct)} problems"))
-    return {name: kernels.keys for name, kernels in zip(distinct, found.problems, strict=True)}
+    on_progress = say(f"{target}: {len(distinct)} problems")
+    discovery = discoverer.record(list(distinct.values()), folder / target, on_progress)
+    return {name: kernels.keys for name, kernels in zip(distinct, discovery.problems, strict=True)}
 
 
 def cells(row: Row, kernels: dict[str, dict[tuple[object, ...], tuple[str, ...]]]) -> list[str]:
     """One line of the table."""
-    found = [row.model, row.layout]
+    line = [row.model, row.layout]
     for server in SERVERS:
-        found += row.fast_cells(server)
+        line += row.fast_cells(server)
         for target in TARGETS:
             problems = row.problems[server, target]
             if isinstance(problems, str):
-                found.append("-")
+                line.append("-")
             else:
-                found.append(str(len({key for problem in problems for key in kernels[target][identity(problem)]})))
-    return found
+                line.append(str(len({key for problem in problems for key in kernels[target][identity(problem)]})))
+    return line
 
 
 def refusals(rows: Sequence[Row]) -> list[str]:
     """What is refused on the first target, and by whom."""
     return [
-        f"| {row.model} | {row.layout} | {server} | {found} |"
+        f"| {row.model} | {row.layout} | {server} | {error} |"
         for row in rows
         for server in SERVERS
-        if isinstance(found := row.problems[server, TARGETS[0]], str)
+        if isinstance(error := row.problems[server, TARGETS[0]], str)
     ]
 
 

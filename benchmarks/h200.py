@@ -35,12 +35,12 @@ from pipeline.deepgemm.toolkit import find_toolkit
 from pipeline.engine.host import num_cores
 from pipeline.engine.tables import Table
 from pipeline.recipe import AdapterKind
-from pipeline.virtual_gpu.targets import Target
-from pipeline.workload.derive import derive
+from pipeline.servers.derive import derive
+from pipeline.servers.registry import SERVERS
+from pipeline.servers.shared.problems import Problem
+from pipeline.target import Target
 from pipeline.workload.hf_config import Model
 from pipeline.workload.parallel import Parallel
-from pipeline.workload.problems import Problem
-from pipeline.workload.servers import Server
 
 
 @dataclass(frozen=True)
@@ -107,9 +107,9 @@ def peak_bytes(sizes: Sequence[int]) -> int:
     """Most device memory held while buffers of these sizes are made and kept, as stages of their own would."""
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
-    held = [torch.empty(size, dtype=torch.uint8, device="cuda") for size in sizes]
+    buffers = [torch.empty(size, dtype=torch.uint8, device="cuda") for size in sizes]
     peak = torch.cuda.max_memory_allocated()
-    held.clear()
+    buffers.clear()
     return peak
 
 
@@ -129,8 +129,8 @@ def whole_recipe(bench: Bench, problems: Sequence[Problem]) -> dict[str, Any]:
     started_s = time.monotonic()
     real = discover_on_real_gpu(discoverer, problems, say("real discovery"))
     real_s = time.monotonic() - started_s
-    found, _ = discoverer.check(problems, warm, say("check"))
-    checked = check_on_gpu(discoverer, problems, found, warm, say("numerics"))
+    discovery, _ = discoverer.check(problems, warm, say("check"))
+    checked = check_on_gpu(discoverer, problems, discovery, warm, say("numerics"))
     if real != keys or checked.faults:
         raise SystemExit(f"not proved: {sorted(real ^ keys)} {checked.faults}")
     return {
@@ -143,7 +143,7 @@ def whole_recipe(bench: Bench, problems: Sequence[Problem]) -> dict[str, Any]:
     }
 
 
-def show(compared: Compared, left: Sequence[str], held: dict[str, int], proof: dict[str, Any] | None) -> None:
+def show(compared: Compared, left: Sequence[str], memory_bytes: dict[str, int], proof: dict[str, Any] | None) -> None:
     """Print one table."""
     same = compared.preheat
     table = Table("Preheat on the target GPU", ("what", "server-style", "Preheat", "ratio"))
@@ -155,8 +155,8 @@ def show(compared: Compared, left: Sequence[str], held: dict[str, int], proof: d
         table.add(f"cold bake: {few}", "", f"{same.wall_s:.1f} s", "")
     warm = f"{compared.server_cached_s:.1f} s", f"{compared.preheat_check_s:.1f} s", f"{compared.warm_ratio:.1f}"
     table.add("all cached: execution only against re-verification, same problems", *warm)
-    apart = held["per_stage"] / 2**20
-    arena = held["arena"] / 2**20
+    apart = memory_bytes["per_stage"] / 2**20
+    arena = memory_bytes["arena"] / 2**20
     memory_row = f"{apart:.0f}", f"{arena:.0f}", f"{apart / arena:.2f}"
     table.add("peak device memory, MiB: buffers per stage against one arena", *memory_row)
     if proof is not None:
@@ -184,7 +184,7 @@ def main() -> None:
         raise SystemExit(f"this benchmark needs an H200: {mismatch}")
     model = choice("model", "deepseek", Model)
     parallel = choice("parallel", options.parallel, Parallel)
-    server = choice("server", "sglang", Server)
+    server = choice("server", "sglang", SERVERS["sglang"].flags)
     workload = derive(model, parallel, server, target)
     folder = Path(tempfile.mkdtemp(prefix="preheat-bench-"))
     try:
@@ -200,13 +200,13 @@ def main() -> None:
             compared, left = compare(bench, workload.problems, options.budget_s)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    layout = plan_buffers(workload, parallel, server, AdapterKind.auto, on_gpu=True).layout
-    held = memory(layout)
+    layout = plan_buffers(workload, parallel, AdapterKind.auto, on_gpu=True).layout
+    memory_bytes = memory(layout)
     versions = {name: distribution_version(name) for name in ("torch", "sgl-deep-gemm")}
     print(f"{num_cores()} cores, {torch.cuda.get_device_name()}, {bench.toolkit.describe()}, {versions}")
-    show(compared, left, held, proof)
+    show(compared, left, memory_bytes, proof)
     report = {"versions": versions, "cores": num_cores(), "nvcc": bench.toolkit.describe(), "proof": proof}
-    report |= {"compared": asdict(compared), "not_compared": left, "memory_bytes": held}
+    report |= {"compared": asdict(compared), "not_compared": left, "memory_bytes": memory_bytes}
     report |= {"cold_ratio": compared.cold_ratio, "warm_ratio": compared.warm_ratio}
     if options.json:
         options.json.write_text(json.dumps(report, indent=2) + "\n")

@@ -17,9 +17,9 @@ from pipeline.deepgemm.discovery import Discoverer, ProblemKernels
 from pipeline.deepgemm.toolkit import find_toolkit
 from pipeline.engine.children import Children
 from pipeline.engine.tables import Table
+from pipeline.servers.shared.problems import Kernel, MList, Problem
+from pipeline.target import Target
 from pipeline.virtual_gpu.build import build
-from pipeline.virtual_gpu.targets import Target
-from pipeline.workload.problems import Kernel, MList, Problem
 
 DENSE = MList((range(1, 65537),))
 ALIGNED = MList((range(128, 131073, 128),))
@@ -42,11 +42,20 @@ def last_new_m(kernels: ProblemKernels) -> int:
 def main() -> None:
     """Print one table for two architectures."""
     problems = [
-        Problem(kernel, n, k, g, ALIGNED if kernel is Kernel.CONTIGUOUS else DENSE, (), (), ())
+        Problem(
+            kernel=kernel,
+            n=n,
+            k=k,
+            groups=g,
+            m=ALIGNED if kernel is Kernel.CONTIGUOUS else DENSE,
+            linears=(),
+            layers=(),
+            ranks=(),
+        )
         for kernel, n, k, g in SHAPES
     ]
     table = Table("M at which the last new kernel appears", ("problem", "M up to", "h200", "b200"))
-    found: dict[str, list[int]] = {}
+    last_of_problem: dict[str, list[int]] = {}
     folder = Path(tempfile.mkdtemp(prefix="preheat-bench-"))
     try:
         for name in ("h200", "b200"):
@@ -55,11 +64,11 @@ def main() -> None:
             discoverer = Discoverer(gpu, toolkit, Children(), folder / "scratch")
             discovery = discoverer.record(problems, folder / name, lambda done, total: None)
             for problem, kernels in zip(problems, discovery.problems, strict=True):
-                found.setdefault(problem.name, []).append(last_new_m(kernels))
+                last_of_problem.setdefault(problem.name, []).append(last_new_m(kernels))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     for problem in problems:
-        table.add(problem.name, problem.m.largest, *found[problem.name])
+        table.add(problem.name, problem.m.largest, *last_of_problem[problem.name])
     print(table.render())
 
 

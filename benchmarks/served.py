@@ -23,19 +23,20 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.bake import choice
-from pipeline.asking.compare import Difference, compare
-from pipeline.asking.flags import environment_of_flags
-from pipeline.asking.layout import Asked, Progress, ask_digest, ask_in, recall
+from pipeline.deepgemm.toolkit import find_toolkit
 from pipeline.engine.children import Children
 from pipeline.engine.errors import ConfigError, WarmupError
 from pipeline.recipe import Output, Recipe, StoreChoice
-from pipeline.virtual_gpu.targets import Target
-from pipeline.workload.derive import derive
+from pipeline.servers.derive import derive
+from pipeline.servers.sglang.flags import MoeRunner, SglangFlags
+from pipeline.servers.shared.answer import ServerAnswer, answer_digest, ask_and_keep, recall
+from pipeline.servers.shared.compare import Difference, compare
+from pipeline.servers.shared.problems import Problem
+from pipeline.target import Target
+from pipeline.virtual_gpu.build import build
 from pipeline.workload.hf_config import Model
 from pipeline.workload.parallel import Parallel
-from pipeline.workload.problems import Problem
-from pipeline.workload.servers import MoeRunner, Server
-from stages.ask import make_starter, ways_to_start
+from stages.find_server import prepare_inquiry
 
 PROJECT = Path(__file__).parents[1]
 DOCUMENT = PROJECT / "docs" / "served.md"
@@ -68,14 +69,14 @@ class Row:
     model: str
     layout: str
     differences: tuple[Difference, ...]
-    asked: Asked | None
+    answer: ServerAnswer | None
     ended: str
 
     @property
     def line(self) -> str:
         """Its line in the table."""
         by = Counter(difference.named_by for difference in self.differences)
-        starts, seconds = (len(self.asked.starts), self.asked.seconds) if self.asked is not None else (0, 0.0)
+        starts, seconds = (len(self.answer.starts), self.answer.seconds) if self.answer is not None else (0, 0.0)
         counts = f"{by['both']} | {by['rules']} | {by['server']}"
         return f"| {self.model} | {self.layout} | {counts} | {starts} | {seconds:.0f} | {self.ended} |"
 
@@ -93,23 +94,25 @@ def recipe_of(model: str, layouts: Sequence[str], python: str, place: Path) -> C
     """The first layout and runner that the rules accept, or why they accept none."""
     refused: list[str] = []
     for layout, runner in product(layouts, (MoeRunner.deep_gemm, MoeRunner.auto)):
+        flags = choice("server", "sglang", SglangFlags)
+        flags.python = python
+        flags.moe_runner_backend = runner
+        flags.disable_cuda_graph = True
+        flags.args = FLAGS.get(model)
+        flags.start_limit_s = LIMIT_S
         recipe = Recipe(
             model=choice("model", model, Model),
             parallel=choice("parallel", layout, Parallel),
-            server=choice("server", "sglang", Server),
+            server=flags,
             target=choice("target", "h200", Target),
             output=Output(dir=str(place / "out")),
             store=StoreChoice(dir=str(place / "store")),
         )
         recipe.model.config |= CHANGES.get(model, {})
-        recipe.server.python = python
-        recipe.server.moe_runner_backend = runner
-        recipe.server.disable_cuda_graph = True
-        recipe.server.args = FLAGS.get(model)
         try:
             workload = derive(recipe.model, recipe.parallel, recipe.server, recipe.target)
         except ConfigError as error:
-            refused += error.problems
+            refused += error.lines
             continue
         changed = ", ".join(f"{key}: {value}" for key, value in CHANGES.get(model, {}).items())
         name = " ".join(filter(None, [f"{layout}, {runner.name}", recipe.server.args, changed]))
@@ -124,27 +127,29 @@ def row_of(model: str, layouts: Sequence[str], python: str, place: Path) -> Row:
         return Row(model, layouts[-1], (), None, chosen)
     recipe = chosen.recipe
     name = chosen.name
-    starter = make_starter(recipe, Children(), LIMIT_S)
-    checkpoint, ways = ways_to_start(recipe)
-    places = Progress(place / "scratch", lambda done, total: None)
-    variables = environment_of_flags(recipe)
-    store = place / "store"
-    digest = ask_digest(starter, ways, checkpoint)
+    places = recipe.places
+    toolkit = find_toolkit()
     try:
-        asked = recall(store, digest) or ask_in(store, digest, starter, ways, variables, places)
+        gpu = build(recipe.target, cache_dir=places.virtual_gpus, cuda_home=toolkit.cuda_home)
+        inquiry = prepare_inquiry(recipe, places, toolkit, gpu, Children())
+        digest = answer_digest(inquiry)
+        answer = recall(places.store, digest) or ask_and_keep(
+            places.store, digest, lambda deep_gemm: inquiry.ask(deep_gemm, lambda done, total: None)
+        )
     except WarmupError as error:
         return Row(model, name, (), None, str(error).splitlines()[-1])
-    ended = ended_of(asked.faults[0].splitlines()) if asked.faults else "served to the end"
-    return Row(model, name, tuple(compare(chosen.problems, asked)), asked, ended)
+    ended = ended_of(answer.faults[0].splitlines()) if answer.faults else "served to the end"
+    announced = inquiry.starter.askable.announced_kernels
+    return Row(model, name, tuple(compare(chosen.problems, answer, announced)), answer, ended)
 
 
 def ended_of(lines: Sequence[str]) -> str:
     """The last line of the server, or where it hung: the innermost frame of the first stack."""
     stack = next((index for index, line in enumerate(lines) if "most recent call first" in line), None)
-    if "ask.limit_s" in lines[0]:
+    if "server.start_limit_s" in lines[0]:
         frame = FRAME.search(lines[stack + 1]) if stack is not None else None
-        where = f" in {frame['file']}, {frame['function']}" if frame else ""
-        return f"not at its end after {LIMIT_S} s{where}"
+        innermost = f" in {frame['file']}, {frame['function']}" if frame else ""
+        return f"not at its end after {LIMIT_S} s{innermost}"
     return lines[-1].replace("|", "/")
 
 
@@ -159,8 +164,8 @@ def apart(row: Row) -> list[str]:
 
 def document(rows: Sequence[Row], before: str) -> str:
     """The whole file: these rows, and those of other models as they were `before`."""
-    asked = {row.model for row in rows}
-    kept = [line for line in before.splitlines() if line.startswith("| ") and model_of(line) not in {*asked, "model"}]
+    replaced = {"model", *(row.model for row in rows)}
+    kept = [line for line in before.splitlines() if line.startswith("| ") and model_of(line) not in replaced]
     tables = [row.line for row in rows], [line for row in rows for line in apart(row)]
     first, second = (
         sorted([*new, *(line for line in kept if line.count(" | ") == columns - 1)], key=model_of)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 
 from pipeline.buffers.decode_set import AdapterKind
 from pipeline.engine.runner import OnError
-from pipeline.virtual_gpu.targets import Target
+from pipeline.places import Places
+from pipeline.servers.shared.flags import ServerFlags
+from pipeline.target import Target
 from pipeline.workload.hf_config import Model
 from pipeline.workload.parallel import Parallel
-from pipeline.workload.servers import Server
 
 
 class Mode(Enum):
@@ -21,14 +23,14 @@ class Mode(Enum):
     plan = "plan"
     """Print what would be done and why; touch nothing."""
     verify = "verify"
-    """Check an existing output again; compile nothing."""
+    """Check an existing output again: short for the pipeline of that name."""
 
 
 class DiscoverySource(Enum):
     """Who says what a server will compile."""
 
     rules = "rules"
-    """The rules of pipeline/workload: seconds, no server installed."""
+    """The rules of pipeline/servers: seconds, no server installed."""
     server = "server"
     """The installed server, started on the virtual GPU: every JIT cache that it has."""
     both = "both"
@@ -81,7 +83,7 @@ class Output:
     dir: str = ""
     """The folder a server is pointed at."""
 
-    def problems(self) -> list[str]:
+    def config_errors(self) -> list[str]:
         """A path that DeepGEMM would take for several: it splits its cache directory at colons."""
         return [f"output.dir must not contain ':', got {self.dir!r}"] if ":" in self.dir else []
 
@@ -126,7 +128,7 @@ class Recipe:
     """The checkpoint."""
     parallel: Parallel = field(default_factory=Parallel)
     """The layout over ranks."""
-    server: Server = field(default_factory=Server)
+    server: ServerFlags = field(default_factory=ServerFlags)
     """The server, its version and the flags that change shapes or kernels."""
     target: Target = field(default_factory=Target)
     """The GPU that will serve."""
@@ -142,6 +144,11 @@ class Recipe:
     """Where compiled kernels are kept."""
     pipeline: Pipeline = field(default_factory=Pipeline)
     """The graph of stages."""
+
+    @property
+    def places(self) -> Places:
+        """Its folders, resolved from the current one."""
+        return Places(output=Path(self.output.dir).absolute(), store=Path(self.store.dir).absolute())
 
     @property
     def name(self) -> str:

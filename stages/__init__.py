@@ -14,8 +14,12 @@ from stages.allocate import Allocate
 from stages.ask import Ask
 from stages.autotune import Autotune
 from stages.export import Export
+from stages.find_server import FindServer
+from stages.find_toolkit import FindToolkit
+from stages.forward import Forward
 from stages.plan import Plan
 from stages.prove import Prove
+from stages.published import Published
 from stages.sweep import Sweep
 from stages.verify import Verify
 
@@ -24,9 +28,13 @@ STAGES: dict[str, type[Stage]] = {
     "allocate": Allocate,
     "adapter": Adapter,
     "align": Align,
-    "autotune": Autotune,
+    "find_toolkit": FindToolkit,
+    "find_server": FindServer,
     "ask": Ask,
     "sweep": Sweep,
+    "published": Published,
+    "forward": Forward,
+    "autotune": Autotune,
     "verify": Verify,
     "prove": Prove,
     "export": Export,

@@ -6,21 +6,28 @@ from dataclasses import dataclass
 
 from pipeline.engine.context import View
 from pipeline.engine.stage import Result, Stage
-from pipeline.slots import BUFFER_PLAN, DECODE_BUFFERS, RESERVED
+from pipeline.slots import BUFFER_PLAN, DECODE_BUFFERS, LIVE_BUFFERS, RESERVED
 
 
 @dataclass(kw_only=True)
 class Adapter(Stage):
-    """The recipe's `adapter` decides whose buffers; an absent field is absent in every view."""
+    """The recipe's `adapter` decides whose buffers; an absent field is absent in every view.
+
+    A caller inside a server that seeds LIVE_BUFFERS has its own buffers adopted: checked, never copied.
+    """
 
     reads = (BUFFER_PLAN, RESERVED)
+    may_read = (LIVE_BUFFERS,)
     writes = (DECODE_BUFFERS,)
+    allocates_nothing = True
 
     def run(self, ctx: View) -> Result:
-        """Views of the arena; nothing is allocated."""
-        from pipeline.buffers.adapters import from_arena
+        """Views of the arena, or of the live buffers; nothing is allocated. SlotError when those do not fit."""
+        from pipeline.buffers.adapters import adopt, from_arena
 
-        buffers = from_arena(ctx[BUFFER_PLAN].size, ctx[RESERVED].arena)
+        size = ctx[BUFFER_PLAN].size
+        owner = ctx.get(LIVE_BUFFERS)
+        buffers = from_arena(size, ctx[RESERVED].arena) if owner is None else adopt(size, owner)
         ctx[DECODE_BUFFERS] = buffers
-        size = buffers.size
-        return Result(f"{size.kind.name}: {len(buffers.fields)} fields, at most {size.max_batch} requests")
+        whose = size.kind.name if owner is None else "adopted"
+        return Result(f"{whose}: {len(buffers.fields)} fields, at most {size.max_batch} requests")

@@ -20,8 +20,9 @@ class Align(Stage):
 
     reads = (DECODE_BUFFERS,)
     writes = (BATCH,)
+    allocates_nothing = True
 
-    def problems(self) -> list[str]:
+    def config_errors(self, recipe: object) -> list[str]:
         """A batch below one."""
         return (
             [f"align.batch must be at least 1, got {self.batch}"] if self.batch is not None and self.batch < 1 else []

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pipeline.engine.context import View
 from pipeline.engine.errors import HostError
 from pipeline.engine.stage import Resource, Result, Stage
+from pipeline.figures import ArenaFigures
 from pipeline.slots import BUFFER_PLAN, KERNELS, RECIPE, RESERVED, Reserved
 
 
@@ -17,8 +18,7 @@ class Allocate(Stage):
     reads = (RECIPE, BUFFER_PLAN, KERNELS)
     writes = (RESERVED,)
     resource = Resource.DEVICE
-    section = "buffers"
-    figures = ("arena_bytes", "sum_of_stage_bytes", "allocations_after", "not_in_arena", "peak_device_bytes")
+    reports = (ArenaFigures,)
 
     def run(self, ctx: View) -> Result:
         """HostError when the arena is above the limit or above what is free; nothing is allocated then."""
@@ -29,13 +29,10 @@ class Allocate(Stage):
         require_fit(layout.arena_bytes, free=kernels.free_bytes(), limit=ctx[RECIPE].device.memory_limit_bytes)
         arena = Arena(layout, kernels.allocate(layout.arena_bytes))
         ctx[RESERVED] = Reserved(arena, arena.addresses())
-        figures = {
-            "arena_bytes": layout.arena_bytes,
-            "sum_of_stage_bytes": layout.sum_of_phase_bytes,
-        }
+        figures = ArenaFigures(arena_bytes=layout.arena_bytes, sum_of_stage_bytes=layout.sum_of_phase_bytes)
         shared = 1 - layout.arena_bytes / max(1, layout.sum_of_phase_bytes)
         summary = f"one arena of {layout.arena_bytes / 2**20:.1f} MiB, {100 * shared:.0f} % less than apart"
-        return Result(summary, figures)
+        return Result(summary, (figures,))
 
 
 def require_fit(needed: int, *, free: int, limit: int | None) -> None:

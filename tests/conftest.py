@@ -28,13 +28,14 @@ SMALL_RECIPE = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    on_gpu = [item for item in items if item.get_closest_marker("cuda")]
+    if not on_gpu:
+        return
     import torch
 
-    if torch.cuda.is_available():
-        return
-    skip = pytest.mark.skip(reason="no CUDA GPU on this machine; run `pytest -m cuda` on one")
-    for item in items:
-        if item.get_closest_marker("cuda"):
+    if not torch.cuda.is_available():
+        skip = pytest.mark.skip(reason="no CUDA GPU on this machine; run `pytest -m cuda` on one")
+        for item in on_gpu:
             item.add_marker(skip)
 
 

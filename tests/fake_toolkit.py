@@ -81,11 +81,11 @@ def make_toolkit(home: Path, *, release: str = "13.0", delay_s: float = 0.0, rej
 
 def ptx(source: str) -> str:
     """PTX with one entry for each address that a source takes, and the device variable that holds it."""
-    taken = re.findall(r"(preheat_entry_\d+) = reinterpret_cast<void\*>\(&(\w+)<(\w+)>\)", source)
-    entries = dict.fromkeys(f"{name}_{argument}" for _, name, argument in taken)
+    addresses = re.findall(r"(preheat_entry_\d+) = reinterpret_cast<void\*>\(&(\w+)<(\w+)>\)", source)
+    entries = dict.fromkeys(f"{name}_{argument}" for _, name, argument in addresses)
     lines = [".version 9.0", ".target sm_90a", ".address_size 64", ""]
     lines += [f".entry {entry} ( .param .u64 a )\n;" for entry in entries]
-    lines += [f".global .align 8 .u64 {marker} = {name}_{argument};" for marker, name, argument in taken]
+    lines += [f".global .align 8 .u64 {marker} = {name}_{argument};" for marker, name, argument in addresses]
     lines += [".global .align 1 .b8 shared_by_all[1];"]
     lines += [f".entry {entry} ( .param .u64 a )\n{{\n{{ // }}\n}}\nret; // {entry}\n}}" for entry in entries]
     return "\n".join(lines) + "\n"
@@ -106,8 +106,8 @@ def cubin(sm: int, *, kernels: int = 1, abi: int = 8, entry: str = "kernel0") ->
     headers = struct.pack("<IIQQQQIIQQ", 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
     headers += struct.pack("<IIQQQQIIQQ", offsets[1], 3, 0, 0, strings_offset, len(strings), 0, 0, 1, 0)
     for index in range(kernels):
-        where = body_offset + 16 * index
-        headers += struct.pack("<IIQQQQIIQQ", offsets[2 + index], 1, 2, 0, where, 16, 0, 0, 8, 0)
+        section_offset = body_offset + 16 * index
+        headers += struct.pack("<IIQQQQIIQQ", offsets[2 + index], 1, 2, 0, section_offset, 16, 0, 0, 8, 0)
     flags = sm << 8 if abi >= 8 else sm
     ident = b"\x7fELF" + bytes([2, 1, 1, 0x41, abi]) + b"\0" * 7
     elf_type = 2

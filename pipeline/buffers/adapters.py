@@ -7,29 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from pipeline.buffers.arena import Arena
-from pipeline.buffers.decode_set import PREFIX, SEQ_LEN_FILL, DecodeSize, decode_specs
+from pipeline.buffers.decode_set import SEQ_LEN_FILL, DecodeField, DecodeSize, FieldSpec, Rows, decode_fields
+from pipeline.buffers.layout import BufferSpec
 from pipeline.engine.errors import CapacityError, SlotError
-
-# Fields by their axis: those of a request, and those of a token (or of a token and a request together).
-REQUEST_FIELDS = (
-    "req_pool_indices",
-    "seq_lens",
-    "seq_lens_cpu",
-    "encoder_lens",
-    "mamba_track_indices",
-    "mamba_track_mask",
-)
-TOKEN_FIELDS = (
-    "input_ids",
-    "input_embeds",
-    "out_cache_loc",
-    "positions",
-    "mrope_positions",
-    "next_token_logits_buffer",
-)
-PROXY_FIELD = "pp_proxy_tensors."
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +20,9 @@ class DecodeBuffers:
     """The fields of one decode set by name; an absent field is not in the mapping."""
 
     size: DecodeSize
-    fields: Mapping[str, torch.Tensor]
+    fields: Mapping[str, Tensor]
 
-    def view(self, batch: int) -> dict[str, torch.Tensor]:
+    def view(self, batch: int) -> dict[str, Tensor]:
         """Every present field, cut to a dummy run of `batch` requests. Nothing is allocated, nothing is padded.
 
         Refills the sequence lengths, which a dummy run must never see as zero. Raises CapacityError past the
@@ -49,25 +32,27 @@ class DecodeBuffers:
             raise CapacityError(f"the {self.size.kind.name} buffers hold {self.size.max_batch} requests, {batch} asked")
         if batch % self.size.multiple != 0:
             raise CapacityError(f"a dummy run's batch must be a multiple of {self.size.multiple}, got {batch}")
-        self.fields["seq_lens"].fill_(SEQ_LEN_FILL)
-        self.fields["seq_lens_cpu"].fill_(SEQ_LEN_FILL)
-        tokens = batch * self.size.tokens_per_request
-        return {name: self._cut(name, whole, batch, tokens) for name, whole in self.fields.items()}
+        self.fields[DecodeField.SEQ_LENS].fill_(SEQ_LEN_FILL)
+        self.fields[DecodeField.SEQ_LENS_CPU].fill_(SEQ_LEN_FILL)
+        return {spec.field.value: self._cut(spec, batch) for spec in decode_fields(self.size)}
 
-    def _cut(self, name: str, whole: torch.Tensor, batch: int, tokens: int) -> torch.Tensor:
-        if name in REQUEST_FIELDS:
-            return whole.narrow(0, 0, batch)
-        if name in TOKEN_FIELDS or name.startswith(PROXY_FIELD):
-            return whole.narrow(1 if name == "mrope_positions" else 0, 0, tokens)
-        if name == "custom_mask":
-            return whole.narrow(0, 0, (batch * SEQ_LEN_FILL + tokens) * self.size.tokens_per_request)
-        return whole
+    def _cut(self, spec: FieldSpec, batch: int) -> Tensor:
+        whole = self.fields[spec.field]
+        match spec.rows:
+            case Rows.FIXED:
+                return whole
+            case Rows.REQUESTS:
+                num_rows = batch
+            case Rows.TOKENS:
+                num_rows = self.size.tokens_of(batch)
+            case Rows.MASK:
+                num_rows = self.size.mask_rows_of(batch)
+        return whole.narrow(spec.buffer.rows_axis, 0, num_rows)
 
 
 def from_arena(size: DecodeSize, arena: Arena) -> DecodeBuffers:
     """The set that `allocate` reserved."""
-    names = [spec.name for spec in decode_specs(size)]
-    return DecodeBuffers(size, {name.removeprefix(PREFIX): arena[name] for name in names})
+    return DecodeBuffers(size, {spec.field.value: arena[spec.buffer.name] for spec in decode_fields(size)})
 
 
 def adopt(size: DecodeSize, owner: Any) -> DecodeBuffers:
@@ -75,23 +60,30 @@ def adopt(size: DecodeSize, owner: Any) -> DecodeBuffers:
 
     Raises SlotError for a missing field, a wrong dtype, or a shape below what the size asks.
     """
-    fields: dict[str, torch.Tensor] = {}
-    problems: list[str] = []
-    for spec in decode_specs(size):
-        name = spec.name.removeprefix(PREFIX)
-        found = _attribute(owner, name)
-        wanted = getattr(torch, spec.dtype)
-        if not isinstance(found, torch.Tensor):
-            problems.append(f"{name}: is missing")
-        elif found.dtype is not wanted:
-            problems.append(f"{name}: dtype must be {wanted}, got {found.dtype}")
-        elif len(found.shape) != len(spec.shape) or any(a < b for a, b in zip(found.shape, spec.shape, strict=False)):
-            problems.append(f"{name}: shape must be at least {spec.shape}, got {tuple(found.shape)}")
+    fields: dict[str, Tensor] = {}
+    misfits: list[str] = []
+    for spec in decode_fields(size):
+        value = _attribute(owner, spec.field)
+        if (misfit := _misfit(value, spec.buffer)) is None:
+            fields[spec.field.value] = value
         else:
-            fields[name] = found
-    if problems:
-        raise SlotError("the buffers handed over do not fit: " + "; ".join(problems))
+            misfits.append(f"{spec.field}: {misfit}")
+    if misfits:
+        raise SlotError("the buffers handed over do not fit: " + "; ".join(misfits))
     return DecodeBuffers(size, fields)
+
+
+def _misfit(value: Any, spec: BufferSpec) -> str | None:
+    """Why the value cannot stand for the buffer; None where it can."""
+    dtype = getattr(torch, spec.dtype)
+    if not isinstance(value, Tensor):
+        return "is missing"
+    if value.dtype is not dtype:
+        return f"dtype must be {dtype}, got {value.dtype}"
+    shape = tuple(value.shape)
+    if len(shape) != len(spec.shape) or any(have < need for have, need in zip(shape, spec.shape, strict=True)):
+        return f"shape must be at least {spec.shape}, got {shape}"
+    return None
 
 
 def _attribute(owner: Any, dotted: str) -> Any:

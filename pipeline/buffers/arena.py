@@ -7,6 +7,7 @@ from collections.abc import Generator
 
 import torch
 
+from pipeline.buffers.contents import write_content
 from pipeline.buffers.layout import GUARD_BYTES, Layout, Region
 from pipeline.engine.errors import CapacityError, SlotError
 
@@ -81,9 +82,7 @@ class Arena:
 
     def refill(self, name: str) -> None:
         """Give a buffer the content that its spec names."""
-        fill = self._regions[name].spec.fill
-        if fill is not None:
-            self[name].fill_(fill)
+        write_content(self[name], self._regions[name].spec.content)
 
     def addresses(self) -> dict[str, int]:
         """Where each buffer begins; these must not move during a run."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 
-from pipeline.buffers.alignment import round_up
+from pipeline.arithmetic import round_up
 
 # cudaMalloc's own alignment; the copy engine of sm_90 wants 16 bytes, vectorised kernels at most 128.
 ALIGNMENT_BYTES = 256
@@ -24,6 +25,21 @@ ITEM_BYTES = {
 }
 
 
+class Content(Enum):
+    """What a buffer is filled with when it is not one number."""
+
+    UNSET = auto()
+    """Nothing: a kernel writes it before another one reads it."""
+    NORMAL = auto()
+    """Numbers of the standard normal distribution."""
+    FP8_BELOW_TWO = auto()
+    """Random FP8 (e4m3) bytes, none of them NaN and none above 1.875."""
+    WEIGHT_SCALES = auto()
+    """Random scales near 1/64, so that a product of FP8 values stays near one."""
+    POSITIONS = auto()
+    """Row i holds i + 1: what the token at position i of a request attends to, itself included."""
+
+
 @dataclass(frozen=True, slots=True)
 class BufferSpec:
     """A buffer to reserve at the largest size any stage will slice. `phases` empty means the whole run."""
@@ -31,8 +47,8 @@ class BufferSpec:
     name: str
     dtype: str
     shape: tuple[int, ...]
-    fill: int | bool | None = 0
-    """What it holds after allocation; None leaves it to the phase that uses it."""
+    content: int | bool | Content = 0
+    """What `Arena.refill` writes into it; one that lives for the whole run is filled when the arena is made."""
     rows_axis: int = 0
     """The axis that `rows` slices."""
     phases: frozenset[str] = frozenset()

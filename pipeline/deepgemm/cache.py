@@ -18,16 +18,27 @@ from pipeline.deepgemm.toolkit import Toolkit
 from pipeline.engine.scratch import scratch_folder
 
 ENTRY_FILES = {"kernel.cu", "kernel.cubin", "meta.json", ".committed"}
+# A server that reads the cache may add the last two.
+FOLDERS = {"cache", "locks", "tmp"}
 STAGING_PREFIX = ".staging-"
 
 
 @dataclass(slots=True)
-class Published:
+class PublishedKeys:
     """What publishing did with each key."""
 
     added: list[str] = field(default_factory=list[str])
     kept: list[str] = field(default_factory=list[str])
+    """Their entries were there already, and good."""
     replaced: list[str] = field(default_factory=list[str])
+    """Their entries were damaged."""
+
+    def extend(self, later: PublishedKeys) -> None:
+        """Add what publishing more keys did; a key that was published before counts as it did then."""
+        earlier = {*self.added, *self.kept, *self.replaced}
+        self.added += [key for key in later.added if key not in earlier]
+        self.kept += [key for key in later.kept if key not in earlier]
+        self.replaced += [key for key in later.replaced if key not in earlier]
 
 
 def read_sources(stub_cache: Path) -> list[Source]:
@@ -40,9 +51,9 @@ def read_sources(stub_cache: Path) -> list[Source]:
     return sources
 
 
-def publish(stub_cache: Path, cubins: dict[str, Path], warm_cache: Path, *, toolkit: Toolkit, sm: int) -> Published:
+def publish(stub_cache: Path, cubins: dict[str, Path], warm_cache: Path, *, toolkit: Toolkit, sm: int) -> PublishedKeys:
     """Put an entry with the real cubin into `warm_cache` for each key; a good one that is there already stays."""
-    published = Published()
+    published = PublishedKeys()
     entries = warm_cache / "cache"
     entries.mkdir(parents=True, exist_ok=True)
     with scratch_folder(warm_cache, STAGING_PREFIX) as staging:
@@ -67,8 +78,8 @@ def entry_faults(entry: Path, sm: int) -> list[str]:
     if (entry / "meta.json").exists() != (entry / ".committed").exists():
         faults.append(f"{entry}: meta.json and .committed belong together, one is missing")
     faults += [f"{path}: does not belong here" for path in sorted(entry.iterdir()) if path.name not in ENTRY_FILES]
-    if (entry / "kernel.cubin").is_file() and (wrong := check_cubin(entry / "kernel.cubin", sm)):
-        faults.append(wrong)
+    if (entry / "kernel.cubin").is_file() and (fault := check_cubin(entry / "kernel.cubin", sm)):
+        faults.append(fault)
     return faults
 
 
@@ -76,8 +87,8 @@ def cache_faults(warm_cache: Path, sm: int) -> tuple[int, list[str]]:
     """(entries checked, what is wrong with them or lies beside them)."""
     entries = sorted((warm_cache / "cache").iterdir()) if (warm_cache / "cache").is_dir() else []
     faults = [fault for entry in entries for fault in entry_faults(entry, sm)]
-    beside = [path for path in sorted(warm_cache.glob("*")) if path.name not in ("cache", "locks", "tmp")]
-    return len(entries), faults + [f"{path}: does not belong here" for path in beside if not _is_staging(path)]
+    strangers = [path for path in sorted(warm_cache.glob("*")) if path.name not in FOLDERS and not _is_staging(path)]
+    return len(entries), faults + [f"{path}: does not belong here" for path in strangers]
 
 
 def _stage(stub_entry: Path, cubin: Path, staged: Path, toolkit: Toolkit) -> None:
@@ -91,9 +102,9 @@ def _stage(stub_entry: Path, cubin: Path, staged: Path, toolkit: Toolkit) -> Non
 def with_real_compiler(meta: dict[str, Any], toolkit: Toolkit) -> dict[str, Any]:
     """DeepGEMM's record of how a kernel was made, naming the compiler that made it and no working folder."""
     command = str(meta.get("command", "")).split()
-    kept = [Path(word).name if word.endswith((".cu", ".cubin")) else word for word in command[1:]]
+    arguments = [Path(word).name if word.endswith((".cu", ".cubin")) else word for word in command[1:]]
     compiler = {**meta.get("compiler_info", {}), "path": str(toolkit.nvcc)}
-    return {**meta, "command": " ".join([str(toolkit.nvcc), *kept]), "compiler_info": compiler}
+    return {**meta, "command": " ".join([str(toolkit.nvcc), *arguments]), "compiler_info": compiler}
 
 
 def _rename_unless_there(staged: Path, target: Path) -> None:

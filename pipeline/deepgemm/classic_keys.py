@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeline.deepgemm.compiler import Source
 from pipeline.engine.errors import StageError
 from pipeline.engine.scratch import scratch_folder
 
@@ -26,7 +27,7 @@ MASK_64 = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Compiler:
+class CompilerRecord:
     """What enters a classic key beside name and code."""
 
     signature: str
@@ -38,16 +39,23 @@ class Compiler:
         """The directory name of one kernel."""
         return f"kernel.{name}.{hex_digest(f'{name}$${self.signature}$${self.flags}$${code}')}"
 
-    def at(self, include: Path) -> Compiler:
+    def with_include(self, include: Path) -> CompilerRecord:
         """The same compiler, with the headers in another folder."""
-        moved = [f"-I{include}" if word.startswith("-I") else word for word in self.flags.split(" ")]
-        return Compiler(self.signature, " ".join(moved))
+        flags = [f"-I{include}" if flag.startswith("-I") else flag for flag in self.flags.split(" ")]
+        return CompilerRecord(self.signature, " ".join(flags))
 
 
-def compiler_of(arguments: Sequence[str], release: tuple[int, int]) -> Compiler:
+def compiler_of(arguments: Sequence[str], release: tuple[int, int]) -> CompilerRecord:
     """From the arguments that the classic JIT gave its compiler: SOURCE -cubin -o CUBIN FLAGS..."""
     assert tuple(arguments[1:3]) == ("-cubin", "-o"), f"not the classic JIT's arguments: {arguments}"
-    return Compiler(f"NVCC{release[0]}.{release[1]}", " ".join(arguments[4:]))
+    return CompilerRecord(f"NVCC{release[0]}.{release[1]}", " ".join(arguments[4:]))
+
+
+def relocation(sources: Sequence[Source], release: tuple[int, int]) -> CompilerRecord | None:
+    """The compiler record of a classic cache, None where keys hold no path."""
+    if not sources or not all(is_classic(source.key) for source in sources):
+        return None
+    return compiler_of(sources[0].arguments, release)
 
 
 def hex_digest(text: str) -> str:
@@ -60,35 +68,41 @@ def is_classic(key: str) -> bool:
     return CLASSIC_KEY.fullmatch(key) is not None
 
 
-def relocate(warm_cache: Path, compiler: Compiler, include: Path) -> dict[str, str]:
+def relocate(warm_cache: Path, compiler: CompilerRecord, include: Path) -> dict[str, str]:
     """Rename every entry to what a wheel with its headers in `include` looks for; returns old key to new key.
 
-    Every name is first recomputed with the compiler that made it. StageError when one does not match: then the rule
-    or the record is not what made this cache, and nothing is touched.
+    StageError when one name is not what `compiler` gives: then the rule or the record is not what made this cache,
+    and nothing is touched.
     """
-    entries = sorted(path for path in (warm_cache / "cache").iterdir() if path.is_dir())
-    moved: dict[str, str] = {}
-    for entry in entries:
-        found = CLASSIC_KEY.fullmatch(entry.name)
-        code = (entry / "kernel.cu").read_text()
-        there = compiler.at(include).key(found["name"], code) if found else ""
-        # An entry that an earlier run moved has its new name already.
-        if found is None or entry.name not in (compiler.key(found["name"], code), there):
-            raise StageError(
-                f"{entry.name} is not the key that its own source gives with flags {compiler.flags!r}; "
-                "export.relocate_to works only on a cache that this recipe baked with the classic JIT"
-            )
-        moved[entry.name] = there
+    entries = warm_cache / "cache"
+    new_keys = {
+        entry.name: relocated_key(entry, compiler, include) for entry in sorted(entries.iterdir()) if entry.is_dir()
+    }
     with scratch_folder(warm_cache, ".staging-") as staging:
-        for old, new in moved.items():
-            if old == new or (warm_cache / "cache" / new).exists():
+        for old, new in new_keys.items():
+            if old == new or (entries / new).exists():
                 continue
-            shutil.copytree(warm_cache / "cache" / old, staging / new)
-            (staging / new).rename(warm_cache / "cache" / new)
-        for old, new in moved.items():
+            shutil.copytree(entries / old, staging / new)
+            (staging / new).rename(entries / new)
+        for old, new in new_keys.items():
             if old != new:
-                shutil.rmtree(warm_cache / "cache" / old)
-    return moved
+                shutil.rmtree(entries / old)
+    return new_keys
+
+
+def relocated_key(entry: Path, compiler: CompilerRecord, include: Path) -> str:
+    """The entry's name with the headers in `include`; StageError when `compiler` does not give its present name."""
+    match = CLASSIC_KEY.fullmatch(entry.name)
+    if match is not None:
+        code = (entry / "kernel.cu").read_text()
+        new_key = compiler.with_include(include).key(match["name"], code)
+        # An entry that an earlier run renamed has its new name already.
+        if entry.name in (compiler.key(match["name"], code), new_key):
+            return new_key
+    raise StageError(
+        f"{entry.name} is not the key that its own source gives with flags {compiler.flags!r}; "
+        "export.relocate_to works only on a cache that this recipe baked with the classic JIT"
+    )
 
 
 def include_folder(path: Path) -> Path:

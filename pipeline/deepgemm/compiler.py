@@ -1,4 +1,4 @@
-"""One worker of the farm: from sources to checked cubins, several kernels at a time where that is possible."""
+"""Calls of nvcc: from sources to checked cubins, several kernels in one call where that is possible."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Rejected(Exception):
 
 
 @dataclass(slots=True)
-class Compiler:
+class Nvcc:
     """Runs nvcc in a folder of its own; `cpu_s` adds up what it took."""
 
     toolkit: Toolkit
@@ -57,56 +57,56 @@ class Compiler:
         Sources with the same options are compiled together; what does not come out of that is compiled by itself, so
         that a message is about one kernel.
         """
-        left = list(sources)
+        remaining = list(sources)
         if len(sources) > 1:
             try:
                 for source, cubin in self._together(sources):
-                    left.remove(source)
+                    remaining.remove(source)
                     yield source, cubin
             except (Rejected, ValueError) as error:
-                log.info("%d kernels could not be compiled together and are compiled apart: %s", len(left), error)
-        for number, source in enumerate(left):
+                log.info("%d kernels could not be compiled together and are compiled apart: %s", len(remaining), error)
+        for number, source in enumerate(remaining):
             yield source, self._alone(number, source)
 
     def _alone(self, number: int, source: Source) -> Path | str:
-        made = self._place(f"alone-{number}") / "kernel.cubin"
-        (made.parent / "kernel.cu").write_text(source.text)
+        cubin = self._new_folder(f"alone-{number}") / "kernel.cubin"
+        (cubin.parent / "kernel.cu").write_text(source.text)
         try:
-            self._nvcc(made.parent / "kernel.cu", "--cubin", made, source.options)
+            self._call(cubin.parent / "kernel.cu", "--cubin", cubin, source.options)
         except Rejected as rejected:
             return str(rejected)
-        wrong = check_cubin(made, self.sm)
-        return made if wrong is None else f"nvcc succeeded but {wrong}"
+        fault = check_cubin(cubin, self.sm)
+        return cubin if fault is None else f"nvcc succeeded but {fault}"
 
     def _together(self, sources: Sequence[Source]) -> Iterator[tuple[Source, Path]]:
-        place = self._place("together")
+        folder = self._new_folder("together")
         options = sources[0].options
-        (place / "kernel.cu").write_text(combine([source.text for source in sources]))
-        self._nvcc(place / "kernel.cu", "--ptx", place / "kernel.ptx", options)
-        parts = split((place / "kernel.ptx").read_text(), len(sources))
+        (folder / "kernel.cu").write_text(combine([source.text for source in sources]))
+        self._call(folder / "kernel.cu", "--ptx", folder / "kernel.ptx", options)
+        parts = split((folder / "kernel.ptx").read_text(), len(sources))
         for number, (source, (entry, ptx)) in enumerate(zip(sources, parts, strict=True)):
-            made = self._place(f"entry-{number}") / "kernel.cubin"
-            (made.parent / "kernel.ptx").write_text(ptx)
-            self._nvcc(made.parent / "kernel.ptx", "--cubin", made, options)
-            if (wrong := check_cubin(made, self.sm)) is not None:
-                raise Rejected(wrong)
-            if read_cubin(made).kernels != (entry,):
-                raise Rejected(f"{made} does not hold {entry}")
-            yield source, made
+            cubin = self._new_folder(f"entry-{number}") / "kernel.cubin"
+            (cubin.parent / "kernel.ptx").write_text(ptx)
+            self._call(cubin.parent / "kernel.ptx", "--cubin", cubin, options)
+            if (fault := check_cubin(cubin, self.sm)) is not None:
+                raise Rejected(fault)
+            if read_cubin(cubin).kernels != (entry,):
+                raise Rejected(f"{cubin} does not hold {entry}")
+            yield source, cubin
 
-    def _place(self, name: str) -> Path:
-        place = self.folder / name
-        place.mkdir()
-        return place
+    def _new_folder(self, name: str) -> Path:
+        folder = self.folder / name
+        folder.mkdir()
+        return folder
 
-    def _nvcc(self, source: Path, kind: str, made: Path, options: Sequence[str]) -> None:
-        command = [str(self.toolkit.nvcc), source.name, kind, "--output-file", str(made), *options]
-        log = made.with_suffix(".log")
-        with log.open("w") as output:
+    def _call(self, source: Path, kind: str, output: Path, options: Sequence[str]) -> None:
+        command = [str(self.toolkit.nvcc), source.name, kind, "--output-file", str(output), *options]
+        messages = output.with_suffix(".log")
+        with messages.open("w") as file:
             # Temporary files of a compiler that is killed go with the folder.
-            environment = {**os.environ, "TMPDIR": str(made.parent)}
-            child = self.children.start(command, cwd=made.parent, env=environment, stdout=output, stderr=output)
+            environment = {**os.environ, "TMPDIR": str(output.parent)}
+            child = self.children.start(command, cwd=output.parent, env=environment, stdout=file, stderr=file)
             ended = self.children.wait(child)
         self.cpu_s += ended.cpu_s
         if ended.returncode != 0:
-            raise Rejected(f"nvcc exit {ended.returncode}: {log.read_text(errors='replace').strip()}")
+            raise Rejected(f"nvcc exit {ended.returncode}: {messages.read_text(errors='replace').strip()}")

@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from pipeline.deepgemm.launch_spec import problems_json
 from pipeline.deepgemm.toolkit import Toolkit
 from pipeline.engine.children import Children
 from pipeline.engine.errors import StageError
 from pipeline.engine.host import num_cores
 from pipeline.engine.jobs import Answer, Job, OnProgress
 from pipeline.engine.scratch import scratch_folder
-from pipeline.virtual_gpu.targets import Target
-from pipeline.workload.problems import Problem
+from pipeline.servers.shared.problems import Problem
+from pipeline.target import Target
 
 PROJECT_ROOT = Path(__file__).parents[2]
 STAND_IN = Path(__file__).with_name("nvcc_stand_in")
@@ -45,7 +46,7 @@ class ProblemKernels:
 
 @dataclass(frozen=True, slots=True)
 class Discovery:
-    """What one discovery found, in the order of the problems given."""
+    """The kernels of every problem, in the order of the problems given."""
 
     problems: tuple[ProblemKernels, ...]
     seconds: float
@@ -79,11 +80,11 @@ class Discovery:
         """Read what the worker wrote."""
         problems = tuple(
             ProblemKernels(
-                runs=tuple((first, last, tuple(keys)) for first, last, keys in found["runs"]),
-                launched=found["launched"],
-                unavailable=found.get("unavailable"),
+                runs=tuple((first, last, tuple(keys)) for first, last, keys in problem["runs"]),
+                launched=problem["launched"],
+                unavailable=problem.get("unavailable"),
             )
-            for found in outcome["problems"]
+            for problem in outcome["problems"]
         )
         return cls(problems=problems, seconds=outcome["seconds"], peak_bytes=outcome["peak_bytes"])
 
@@ -132,9 +133,9 @@ class Discoverer:
         """
         with scratch_folder(self.scratch_dir, SCRATCH_PREFIX) as folder:
             linked = link_cache(published, folder)
-            found = self._run(problems, folder, linked, on_progress)
+            discovery = self._run(problems, folder, linked, on_progress)
             entries = (linked / "cache").iterdir()
-            return found, tuple(sorted(entry.name for entry in entries if not entry.is_symlink()))
+            return discovery, tuple(sorted(entry.name for entry in entries if not entry.is_symlink()))
 
     def _run(self, problems: Sequence[Problem], folder: Path, cache_dir: Path, on_progress: OnProgress) -> Discovery:
         started_s = time.monotonic()
@@ -144,16 +145,16 @@ class Discoverer:
         answer = job.run(self.children, on_progress)
         if answer.result is None:
             raise StageError(_explain(answer))
-        found = [Discovery.from_json(part) for part in answer.result["shards"]]
+        parts = [Discovery.from_json(part) for part in answer.result["shards"]]
         kernels_of = {
             index: kernels
-            for shard, part in zip(shards, found, strict=True)
+            for shard, part in zip(shards, parts, strict=True)
             for index, kernels in zip(shard, part.problems, strict=True)
         }
         return Discovery(
             problems=tuple(kernels_of[index] for index in range(len(problems))),
             seconds=time.monotonic() - started_s,
-            peak_bytes=max(part.peak_bytes for part in found),
+            peak_bytes=max(part.peak_bytes for part in parts),
         )
 
     def environment(self, folder: Path, cache_dir: Path) -> dict[str, str]:
@@ -186,9 +187,9 @@ def put_stand_in(folder: Path, toolkit: Toolkit) -> dict[str, str]:
 
 def inherited_environment(*without: str) -> dict[str, str]:
     """This process's variables but those that begin so, and the choice of a GPU that the child does not run on."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(without)}
-    kept.pop("CUDA_VISIBLE_DEVICES", None)
-    return kept
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(without)}
+    variables.pop("CUDA_VISIBLE_DEVICES", None)
+    return variables
 
 
 def num_shards(problems: Sequence[Problem], cores: int) -> int:
@@ -200,11 +201,11 @@ def num_shards(problems: Sequence[Problem], cores: int) -> int:
 def split_evenly(problems: Sequence[Problem], number: int) -> list[list[int]]:
     """Indices of the problems in `number` lists of about equal M counts, the largest problems first."""
     shards: list[list[int]] = [[] for _ in range(number)]
-    load = [0] * number
+    loads = [0] * number
     for index in sorted(range(len(problems)), key=lambda index: -len(problems[index].m)):
-        least = load.index(min(load))
+        least = loads.index(min(loads))
         shards[least].append(index)
-        load[least] += len(problems[index].m)
+        loads[least] += len(problems[index].m)
     return shards
 
 
@@ -215,21 +216,6 @@ def link_cache(published: Path, folder: Path) -> Path:
     for entry in sorted((published / "cache").glob("*")):
         (entries / entry.name).symlink_to(entry.resolve(), target_is_directory=True)
     return entries.parent
-
-
-def problems_json(problems: Sequence[Problem]) -> list[dict[str, Any]]:
-    """The problems as the worker reads them."""
-    return [
-        {
-            "kernel": p.kernel.value,
-            "n": p.n,
-            "k": p.k,
-            "groups": p.groups,
-            "m": p.m.to_json(),
-            "options": dict(p.options),
-        }
-        for p in problems
-    ]
 
 
 def _explain(answer: Answer) -> str:

@@ -15,12 +15,21 @@ from pipeline.deepgemm.discovery import Discoverer, Discovery, link_cache
 from pipeline.engine.errors import StageError
 from pipeline.engine.jobs import Job, OnProgress
 from pipeline.engine.scratch import scratch_folder
-from pipeline.virtual_gpu.targets import Target
-from pipeline.workload.problems import Kernel, Problem
+from pipeline.servers.shared.problems import Kernel, Problem
+from pipeline.target import Target
 
 # bf16 output rounds to 2^-9 of each value and the tensor cores accumulate FP8 products in less than fp32.
 MAX_RELATIVE_ERROR = 5e-3
 SEED = 20251129
+# What numerics.py has a reference for.
+REFERENCED = (Kernel.DENSE, Kernel.MASKED, Kernel.CONTIGUOUS)
+REFERENCED_OPTIONS = frozenset({"num_sms", "compiled_dims"})
+DEVICE_QUESTION = """
+import json, torch
+if torch.cuda.is_available():
+    p = torch.cuda.get_device_properties(0)
+    print(json.dumps([p.name, f"{p.major}.{p.minor}", p.multi_processor_count]))
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,29 +53,33 @@ def on_real_gpu(discoverer: Discoverer, stub: Path | None = None) -> Discoverer:
 def discover_on_real_gpu(discoverer: Discoverer, problems: Sequence[Problem], on_progress: OnProgress) -> set[str]:
     """The keys that the same M need on the real GPU; every kernel is a stub that does nothing."""
     with scratch_folder(discoverer.scratch_dir, "real-") as folder:
-        stub = folder / "stub.cubin"
-        source = folder / "stub.cu"
-        source.write_text('extern "C" __global__ void stub() {}\n')
-        arch = f"sm_{discoverer.gpu.target.sm}a"
-        command = [str(discoverer.toolkit.nvcc), str(source), "-cubin", "-o", str(stub), f"--gpu-architecture={arch}"]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode != 0:
-            raise StageError(f"nvcc could not compile an empty kernel for {arch}: {done.stderr}")
+        stub = compile_empty_kernel(discoverer, folder)
         on_real_gpu(discoverer, stub).record(problems, folder / "deep_gemm", on_progress)
         return {entry.name for entry in (folder / "deep_gemm" / "cache").iterdir()}
 
 
-# What numerics.py has a reference for.
-REFERENCED = (Kernel.DENSE, Kernel.MASKED, Kernel.CONTIGUOUS)
-REFERENCED_OPTIONS = frozenset({"num_sms", "compiled_dims"})
+def compile_empty_kernel(discoverer: Discoverer, folder: Path) -> Path:
+    """A cubin for the target with one kernel that does nothing."""
+    cubin = folder / "stub.cubin"
+    source = folder / "stub.cu"
+    source.write_text('extern "C" __global__ void stub() {}\n')
+    arch = f"sm_{discoverer.gpu.target.sm}a"
+    output = ["--output-file", str(cubin)]
+    command = [str(discoverer.toolkit.nvcc), str(source), "--cubin", *output, f"--gpu-architecture={arch}"]
+    nvcc = subprocess.run(command, capture_output=True, text=True)
+    if nvcc.returncode != 0:
+        raise StageError(f"nvcc could not compile an empty kernel for {arch}: {nvcc.stderr}")
+    return cubin
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
-    """What the GPU said: cubins loaded, keys executed, the largest relative error, and everything wrong."""
+class HardwareCheck:
+    """What the GPU confirmed, and everything that is wrong."""
 
     num_loaded: int
+    """Cubins that the driver takes."""
     num_executed: int
+    """Keys that ran."""
     max_relative_error: float | None
     faults: tuple[str, ...]
 
@@ -74,26 +87,20 @@ class Checked:
 def gpu_mismatch(target: Target) -> str | None:
     """Why hardware checks cannot run here, or None when the GPU of this machine is the target's like.
 
-    Asked in a child process, so that the caller never makes a CUDA context.
+    torch answers in a child process, so that the caller makes no CUDA context.
     """
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:
         return "no CUDA driver on this machine"
-    code = (
-        "import json, torch\n"
-        "if torch.cuda.is_available():\n"
-        "    p = torch.cuda.get_device_properties(0)\n"
-        "    print(json.dumps([p.name, f'{p.major}.{p.minor}', p.multi_processor_count]))\n"
-    )
-    asked = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    said = asked.stdout.strip()
-    if asked.returncode != 0:
-        last = (asked.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        return f"this machine's GPU could not be asked (exit {asked.returncode}): {last}"
-    if not said:
+    child = subprocess.run([sys.executable, "-c", DEVICE_QUESTION], capture_output=True, text=True)
+    if child.returncode != 0:
+        last_line = (child.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        return f"this machine's GPU could not be asked (exit {child.returncode}): {last_line}"
+    lines = child.stdout.strip().splitlines()
+    if not lines:
         return "no CUDA GPU on this machine"
-    name, capability, num_sms = json.loads(said.splitlines()[-1])
+    name, capability, num_sms = json.loads(lines[-1])
     if (capability, num_sms) == (target.compute_capability, target.num_sms):
         return None
     wanted = f"compute capability {target.compute_capability} with {target.num_sms} SMs"
@@ -120,7 +127,7 @@ def representative_cases(problems: Sequence[Problem], discovery: Discovery) -> l
 
 def check_on_gpu(
     discoverer: Discoverer, problems: Sequence[Problem], discovery: Discovery, warm_cache: Path, on_progress: OnProgress
-) -> Checked:
+) -> HardwareCheck:
     """Load and execute what is published; faults are what does not load, does not run or is not right."""
     cases = representative_cases(problems, discovery)
     cubins = [str(path) for path in sorted((warm_cache / "cache").glob("*/kernel.cubin"))]
@@ -135,9 +142,9 @@ def check_on_gpu(
     return judge(answer.result, len(cubins))
 
 
-def judge(outcome: dict[str, Any], num_cubins: int) -> Checked:
+def judge(outcome: dict[str, Any], num_cubins: int) -> HardwareCheck:
     """What the child's numbers mean."""
-    faults = [f"{path}: {said}" for path, said in outcome["load_errors"].items()]
+    faults = [f"{path}: {message}" for path, message in outcome["load_errors"].items()]
     errors: list[float] = []
     num_executed = 0
     for case in outcome["cases"]:
@@ -152,5 +159,5 @@ def judge(outcome: dict[str, Any], num_cubins: int) -> Checked:
             faults.append(
                 f"{names}: relative error {case['error']:.2e} against fp32, at most {MAX_RELATIVE_ERROR} is right"
             )
-    worst = max(errors, default=None)
-    return Checked(num_cubins - len(outcome["load_errors"]), num_executed, worst, tuple(faults))
+    num_loaded = num_cubins - len(outcome["load_errors"])
+    return HardwareCheck(num_loaded, num_executed, max(errors, default=None), tuple(faults))

@@ -1,4 +1,4 @@
-"""Discoveries made before, by everything that decides them; a second run of a recipe launches nothing twice."""
+"""Discoveries of earlier runs by a hash of what decides them, so that a second run of a recipe launches nothing."""
 
 from __future__ import annotations
 
@@ -11,17 +11,28 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
-from pipeline.deepgemm.discovery import STAND_IN, Discoverer, Discovery, problems_json
+from pipeline.deepgemm.discovery import STAND_IN, Discoverer, Discovery
+from pipeline.deepgemm.launch_spec import problems_json
 from pipeline.deepgemm.store import tree_digest
 from pipeline.engine.errors import HostError
 from pipeline.engine.scratch import scratch_folder
-from pipeline.workload.problems import Problem
+from pipeline.servers.shared.problems import Problem
 
 RESULT = "discovery.json"
+PACKAGE = Path(__file__).parents[1]
+CHILD_CODE = (
+    "arithmetic.py",
+    "deepgemm/launch_spec.py",
+    "deepgemm/launchers",
+    "deepgemm/worker.py",
+    "engine/forks.py",
+    "servers/shared/problems.py",
+)
+"""Modules and packages of ours that the worker imports."""
 
 
 @dataclass(frozen=True, slots=True)
-class Remembered:
+class RememberedDiscovery:
     """A discovery and the private cache it filled with stubs."""
 
     discovery: Discovery
@@ -53,35 +64,40 @@ def distribution_version(name: str) -> str | None:
         return None
 
 
+def child_files() -> list[Path]:
+    """Every file of ours that runs in the worker."""
+    paths = [PACKAGE / name for name in CHILD_CODE]
+    return [file for path in paths for file in (sorted(path.glob("*.py")) if path.is_dir() else [path])]
+
+
 def discovery_digest(problems: Sequence[Problem], discoverer: Discoverer) -> str:
-    """Everything that decides which keys a discovery finds, and the shared objects that found them."""
-    child = [STAND_IN.with_name("worker.py"), *sorted(STAND_IN.with_name("launchers").glob("*.py"))]
+    """Hash of everything that decides which keys a discovery gives, the virtual GPU's shared objects included."""
     parts = (
         json.dumps(problems_json(problems)),
         json.dumps(discoverer.gpu.environment(), sort_keys=True),
         discoverer.toolkit.version_text,
         tree_digest(str(package_folder(home=discoverer.deep_gemm))),
         distribution_version("torch") or "",
-        *(path.read_text() for path in child),
+        *(path.read_text() for path in child_files()),
         STAND_IN.read_text(),
     )
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
-def remembered(root: Path, digest: str, discover: Callable[[Path], Discovery]) -> Remembered:
+def remembered(root: Path, digest: str, discover: Callable[[Path], Discovery]) -> RememberedDiscovery:
     """The discovery of this digest; made by `discover(cache directory)` when it is not there yet."""
     folder = root / "discoveries" / digest
     if (folder / RESULT).exists():
-        return Remembered(_read(folder), folder / "deep_gemm", is_new=False)
+        return RememberedDiscovery(_read(folder), folder / "deep_gemm", is_new=False)
     with scratch_folder(root / "scratch", "memo-") as staging:
-        made = staging / "made"
-        found = discover(made / "deep_gemm")
-        (made / RESULT).write_text(json.dumps(found.to_json()))
+        new = staging / "new"
+        discovery = discover(new / "deep_gemm")
+        (new / RESULT).write_text(json.dumps(discovery.to_json()))
         folder.parent.mkdir(parents=True, exist_ok=True)
         # A concurrent run may have been first; its result is the same.
         with contextlib.suppress(OSError):
-            made.rename(folder)
-    return Remembered(_read(folder), folder / "deep_gemm", is_new=True)
+            new.rename(folder)
+    return RememberedDiscovery(_read(folder), folder / "deep_gemm", is_new=True)
 
 
 def _read(folder: Path) -> Discovery:

@@ -12,34 +12,38 @@ import contextlib
 import ctypes
 import json
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from pipeline.arithmetic import ceil_div, round_up
+from pipeline.servers.shared.problems import Kernel
+
 SCALE_BLOCK = 128
 FP8_E4M3_MAX = 448.0  # largest finite float8_e4m3fn
+# A block of zeros must not divide by zero.
 LEAST_BLOCK_MAX = 1e-4
 
 
 def main(job_path: str, result_path: str) -> None:
-    """Write what each cubin's load and each case's comparison gave."""
+    """Load each cubin, compare each case, and write the errors."""
     job = json.loads(Path(job_path).read_text())
     torch.manual_seed(job["seed"])
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.zeros(1, device="cuda")
-    loads = {path: load_error(path) for path in job["cubins"]}
+    load_errors = {path: error for path in job["cubins"] if (error := load_error(path)) is not None}
     cases: list[dict[str, Any]] = []
-    for done, case in enumerate(job["cases"]):
+    for case in job["cases"]:
         cases.append(compare(case))
-        print(json.dumps({"launched": done + 1, "total": len(job["cases"])}), flush=True)
-    Path(result_path).write_text(json.dumps({"load_errors": {k: v for k, v in loads.items() if v}, "cases": cases}))
+        print(json.dumps({"launched": len(cases), "total": len(job["cases"])}), flush=True)
+    Path(result_path).write_text(json.dumps({"load_errors": load_errors, "cases": cases}))
 
 
 def load_error(path: str) -> str | None:
-    """What the driver says against this cubin, or None when it loads and holds one kernel."""
+    """Why the driver does not take this cubin, or None when it loads and holds one kernel."""
     driver = ctypes.CDLL("libcuda.so.1")
     library = ctypes.c_void_p()
     count = ctypes.c_uint()
@@ -53,14 +57,10 @@ def load_error(path: str) -> str | None:
 
 def compare(case: dict[str, Any]) -> dict[str, Any]:
     """Relative error (Frobenius) of one launch at one M."""
-    run = {
-        "GEMM_NT_F8F8BF16": dense,
-        "GROUPED_GEMM_NT_F8F8BF16_MASKED": masked,
-        "GROUPED_GEMM_NT_F8F8BF16_CONTIG": contiguous,
-    }[case["kernel"]]
+    run = RUNS[Kernel(case["kernel"])]
     try:
-        with as_served(case.get("options", {})) as more:
-            out, expected = run(case["n"], case["k"], case["groups"], case["m"], **more)
+        with as_served(case["options"]) as call_options:
+            out, expected = run(case["n"], case["k"], case["groups"], case["m"], **call_options)
         torch.cuda.synchronize()
     except RuntimeError as error:
         return {"keys": case["keys"], "error": None, "message": str(error).splitlines()[0]}
@@ -82,14 +82,14 @@ def as_served(options: dict[str, Any]) -> Generator[dict[str, Any]]:
         deep_gemm.set_num_sms(before)
 
 
-def dense(n: int, k: int, groups: int, m: int, **more: Any) -> tuple[Tensor, Tensor]:
+def dense(n: int, k: int, groups: int, m: int, **call_options: Any) -> tuple[Tensor, Tensor]:
     """(result, reference) of one dense launch."""
     import deep_gemm
 
     x = activation(m, k)
     w = weight(n, k)
     out_MN = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
-    deep_gemm.fp8_gemm_nt(x, w, out_MN, **more)
+    deep_gemm.fp8_gemm_nt(x, w, out_MN, **call_options)
     return out_MN, rows_of(*x) @ blocks_of(*w).T
 
 
@@ -97,7 +97,7 @@ def masked(n: int, k: int, groups: int, m: int) -> tuple[Tensor, Tensor]:
     """The same with `m` rows in each group's block."""
     import deep_gemm
 
-    rows = -(-m // SCALE_BLOCK) * SCALE_BLOCK
+    rows = round_up(m, SCALE_BLOCK)
     x = stacked(groups, lambda: activation(rows, k))
     w = stacked(groups, lambda: weight(n, k))
     out_GMN = torch.empty(groups, rows, n, device="cuda", dtype=torch.bfloat16)
@@ -113,16 +113,24 @@ def contiguous(n: int, k: int, groups: int, m: int) -> tuple[Tensor, Tensor]:
 
     x = activation(m, k)
     w = stacked(groups, lambda: weight(n, k))
-    aligned = deep_gemm.get_mk_alignment_for_contiguous_layout()
-    group_M = (torch.arange(m, device="cuda") // aligned % groups).to(torch.int32)
+    alignment = deep_gemm.get_mk_alignment_for_contiguous_layout()
+    group_M = (torch.arange(m, device="cuda") // alignment % groups).to(torch.int32)
     out_MN = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
     deep_gemm.m_grouped_fp8_gemm_nt_contiguous(x, w, out_MN, group_M)
     rows = rows_of(*x)
     expected = torch.empty(m, n, device="cuda")
-    for group in range(min(groups, m // aligned)):
-        chosen = group_M == group
-        expected[chosen] = rows[chosen] @ blocks_of(w[0][group], w[1][group]).T
+    for group in range(min(groups, m // alignment)):
+        of_group_M = group_M == group
+        expected[of_group_M] = rows[of_group_M] @ blocks_of(w[0][group], w[1][group]).T
     return out_MN, expected
+
+
+RUNS: dict[Kernel, Callable[..., tuple[Tensor, Tensor]]] = {
+    Kernel.DENSE: dense,
+    Kernel.MASKED: masked,
+    Kernel.CONTIGUOUS: contiguous,
+}
+"""(n, k, groups, m, options of the call) to (result, reference)."""
 
 
 def activation(m: int, k: int) -> tuple[Tensor, Tensor]:
@@ -134,17 +142,17 @@ def activation(m: int, k: int) -> tuple[Tensor, Tensor]:
 
 def weight(n: int, k: int) -> tuple[Tensor, Tensor]:
     """A random weight in FP8 with one scale for each 128x128; the last block of N may be cut."""
-    scale_rows = -(-n // SCALE_BLOCK)
+    scale_rows = ceil_div(n, SCALE_BLOCK)
     blocks = torch.randn(scale_rows, SCALE_BLOCK, k // SCALE_BLOCK, SCALE_BLOCK, device="cuda")
     scale = blocks.abs().amax(dim=(1, 3)) / FP8_E4M3_MAX
     data = (blocks / scale[:, None, :, None]).view(scale_rows * SCALE_BLOCK, k)[:n]
     return data.to(torch.float8_e4m3fn), scale
 
 
-def stacked(number: int, make: Any) -> tuple[Tensor, Tensor]:
+def stacked(number: int, make: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     """One (data, scale) for each group, made one at a time: fp32 for all of them would not fit."""
-    made = [make() for _ in range(number)]
-    return torch.stack([data for data, _ in made]), torch.stack([scale for _, scale in made])
+    pairs = [make() for _ in range(number)]
+    return torch.stack([data for data, _ in pairs]), torch.stack([scale for _, scale in pairs])
 
 
 def rows_of(data: Tensor, scale: Tensor) -> Tensor:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.engine.errors import HostError
+from pipeline.target import Target
 from pipeline.virtual_gpu.headers import nvidia_folders
-from pipeline.virtual_gpu.targets import Target
 
 RELEASE = re.compile(r"release (\d+)\.(\d+)")
 DRYRUN_TOP = re.compile(r"^#\$ TOP=(.*)$", re.MULTILINE)
@@ -31,10 +31,10 @@ class Toolkit:
     @property
     def release(self) -> tuple[int, int]:
         """major.minor of the release, e.g. (13, 0)."""
-        found = RELEASE.search(self.version_text)
-        if found is None:
+        match = RELEASE.search(self.version_text)
+        if match is None:
             raise HostError(f"{self.nvcc} --version names no release: {self.version_text!r}; set toolkit.cuda_home")
-        return int(found[1]), int(found[2])
+        return int(match[1]), int(match[2])
 
     @property
     def digest(self) -> str:
@@ -85,8 +85,8 @@ def _candidates(cuda_home: str | None, wheel_roots: Sequence[Path]) -> list[tupl
 
 
 def _wheel_nvcc(roots: Sequence[Path]) -> Path | None:
-    found = [root / "cu13" / "bin" / "nvcc" for root in roots]
-    return next((nvcc for nvcc in found if nvcc.is_file()), None)
+    compilers = (root / "cu13" / "bin" / "nvcc" for root in roots)
+    return next((nvcc for nvcc in compilers if nvcc.is_file()), None)
 
 
 def _inspect(nvcc: Path, source: str) -> Toolkit:

@@ -24,8 +24,8 @@ MARKER_VALUE = re.compile(rf"\b{MARKER}(?P<number>\d+) = (?P<name>\w+);")
 
 def kernel_of(source: str) -> str | None:
     """The C++ address of the one kernel that a source instantiates; None where it is not written as usual."""
-    found = INSTANTIATION.findall(source)
-    return found[0] if len(found) == 1 else None
+    addresses = INSTANTIATION.findall(source)
+    return addresses[0] if len(addresses) == 1 else None
 
 
 def includes_of(source: str) -> list[str]:
@@ -50,15 +50,15 @@ def split(ptx: str, number: int) -> list[tuple[str, str]]:
         raise ValueError("the compiler's PTX has no .address_size line")
     header = ptx[: header_end.end()]
     statements = _statements(ptx[header_end.end() :])
-    entries = {int(found["number"]): found["name"] for found in MARKER_VALUE.finditer(ptx)}
+    entries = {int(marker["number"]): marker["name"] for marker in MARKER_VALUE.finditer(ptx)}
     if sorted(entries) != list(range(number)):
         raise ValueError(f"the compiler's PTX names {len(entries)} of {number} kernels")
     owners = [(statement, _entry_of(statement)) for statement in statements if MARKER not in statement]
-    split_up: list[tuple[str, str]] = []
+    parts: list[tuple[str, str]] = []
     for index in range(number):
-        kept = [statement for statement, entry in owners if entry in (None, entries[index])]
-        split_up.append((entries[index], header + "".join(kept)))
-    return split_up
+        needed = [statement for statement, entry in owners if entry in (None, entries[index])]
+        parts.append((entries[index], header + "".join(needed)))
+    return parts
 
 
 def _statements(ptx: str) -> list[str]:
@@ -74,5 +74,5 @@ def _statements(ptx: str) -> list[str]:
 
 
 def _entry_of(statement: str) -> str | None:
-    found = ENTRY.search(statement)
-    return found["name"] if found else None
+    match = ENTRY.search(statement)
+    return match["name"] if match else None

@@ -16,7 +16,7 @@ from pipeline.engine.errors import Interrupted
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class ChildExit:
     """How a child ended: its exit code (negative signal number) and the CPU seconds of its whole tree."""
 
     returncode: int
@@ -58,14 +58,14 @@ class Children:
             self._live[child.pid] = child
             return child
 
-    def wait(self, child: subprocess.Popen[str]) -> Ended:
+    def wait(self, child: subprocess.Popen[str]) -> ChildExit:
         """Wait for a child; Interrupted when it was ended by `stop`."""
         _, status, usage = os.wait4(child.pid, 0)
         child.returncode = os.waitstatus_to_exitcode(status)
         with self._lock:
             self._live.pop(child.pid, None)
         self.check()
-        return Ended(returncode=child.returncode, cpu_s=usage.ru_utime + usage.ru_stime)
+        return ChildExit(returncode=child.returncode, cpu_s=usage.ru_utime + usage.ru_stime)
 
     def stop(self, *, kill: bool = False) -> None:
         """End every child's whole session; with `kill`, without giving it time to clean up."""

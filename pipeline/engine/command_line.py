@@ -34,6 +34,8 @@ class CommandLine:
     flags: list[str] = field(default_factory=list[str])
     values: dict[str, str] = field(default_factory=dict[str, str])
     overrides: list[str] = field(default_factory=list[str])
+    recipe_file: Path | None = None
+    """What recipe=PATH names."""
 
     @property
     def config_dirs(self) -> list[Path]:
@@ -70,6 +72,7 @@ def parse(arguments: Sequence[str], free_text: Sequence[str] = ()) -> CommandLin
         elif name == RECIPE:
             path = _recipe_file(value)
             line.values |= {"--config-dir": str(path.parent), "--config-name": path.stem}
+            line.recipe_file = path
         elif name in free_text:
             line.overrides.append(f"{name}={quoted(value)}")
         else:

@@ -13,9 +13,10 @@ WarmupError
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from difflib import get_close_matches
-from typing import Any
+
+from pipeline.engine.figures import Figures
 
 EXIT_OK = 0
 EXIT_INCOMPLETE = 6
@@ -28,13 +29,13 @@ class WarmupError(Exception):
 
 
 class ConfigError(WarmupError):
-    """The recipe is wrong; `problems` holds one line for each thing to change."""
+    """The recipe is wrong; `lines` holds one line for each thing to change."""
 
     exit_code = 2
 
-    def __init__(self, *problems: str) -> None:
-        super().__init__("\n".join(problems))
-        self.problems = list(problems)
+    def __init__(self, *lines: str) -> None:
+        super().__init__("\n".join(lines))
+        self.lines = list(lines)
 
 
 class HostError(WarmupError):
@@ -48,9 +49,9 @@ class StageError(WarmupError):
 
     exit_code = 4
 
-    def __init__(self, message: str, *, figures: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, message: str, *, figures: Sequence[Figures] = ()) -> None:
         super().__init__(message)
-        self.figures = dict(figures or {})
+        self.figures = tuple(figures)
 
 
 class SlotError(StageError):
@@ -77,6 +78,12 @@ class Interrupted(WarmupError):
     """The user asked to stop; children are ended and finished work is kept."""
 
     exit_code = 130
+
+
+def shortened(faults: Sequence[str], most: int = 10) -> str:
+    """The first faults, one a line, and how many more there are."""
+    more = [f"and {len(faults) - most} more; report.json has them all"] if len(faults) > most else []
+    return "\n".join([*faults[:most], *more])
 
 
 def unknown(what: str, name: str, choices: Sequence[str]) -> str:

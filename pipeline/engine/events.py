@@ -60,6 +60,10 @@ class Reporter:
         """`done` of `total` of `what` are finished."""
         self.events.emit(Kind.PROGRESS, self.stage, what=what, done=done, total=total)
 
+    def counting(self, what: str) -> Callable[[int, int], None]:
+        """The same for one thing that is counted."""
+        return lambda done, total: self(what, done, total)
+
 
 class JsonLines:
     """Writes events.jsonl, one event a line, flushed at once."""

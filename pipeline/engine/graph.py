@@ -27,19 +27,21 @@ def build_graph(
     """
     graph: nx.DiGraph[str] = nx.DiGraph()
     graph.add_nodes_from(name for name in needs if name in stages)
-    problems = [f"{WHERE}: " + unknown("stage", name, known or list(stages)) for name in needs if name not in stages]
+    errors = [f"{WHERE}: " + unknown("stage", name, known or list(stages)) for name in needs if name not in stages]
+    if not needs:
+        errors.append(f"{WHERE} selects no stage; name at least one of {', '.join(known or stages)}")
     for name in graph.nodes:
         for need in needs[name]:
             if need not in needs:
-                problems.append(f"{WHERE}.{name}.needs: " + unknown("stage", need, list(needs)))
+                errors.append(f"{WHERE}.{name}.needs: " + unknown("stage", need, list(needs)))
             elif need in stages:
                 graph.add_edge(need, name)
     writers = _writers(graph, stages)
-    problems += _two_writers(writers)
+    errors += _two_writers(writers)
     # In a cycle every stage is its own ancestor, so reads can be judged only without one.
-    problems += _cycles(graph) or _unwritten_reads(graph, stages, writers, {slot.name for slot in seeded})
-    if problems:
-        raise ConfigError(*problems)
+    errors += _cycles(graph) or _unwritten_reads(graph, stages, writers, {slot.name for slot in seeded})
+    if errors:
+        raise ConfigError(*errors)
     return graph
 
 
@@ -53,8 +55,8 @@ def to_mermaid(graph: nx.DiGraph[str], stages: Mapping[str, Stage]) -> str:
     """The graph as a Mermaid flow chart; stages that hold the device are drawn as hexagons."""
     lines = ["flowchart LR"]
     for name in order(graph):
-        held = stages[name].resource is Resource.DEVICE
-        lines.append(f"    {name}{{{{{name}}}}}" if held else f"    {name}[{name}]")
+        on_device = stages[name].resource is Resource.DEVICE
+        lines.append(f"    {name}{{{{{name}}}}}" if on_device else f"    {name}[{name}]")
     lines += [f"    {need} --> {name}" for need, name in graph.edges]
     return "\n".join(lines) + "\n"
 
@@ -85,12 +87,12 @@ def _two_writers(writers: Mapping[str, Sequence[str]]) -> list[str]:
 def _unwritten_reads(
     graph: nx.DiGraph[str], stages: Mapping[str, Stage], writers: Mapping[str, Sequence[str]], seeded: set[str]
 ) -> list[str]:
-    problems: list[str] = []
+    errors: list[str] = []
     for name in graph.nodes:
         ancestors = nx.ancestors(graph, name)
         for slot in stages[name].reads:
             if slot.name not in seeded and not ancestors.intersection(writers.get(slot.name, ())):
                 by = writers.get(slot.name)
                 hint = f"add {by[0]!r} to its needs" if by else "no selected stage writes it"
-                problems.append(f"{WHERE}.{name}: reads {slot.name!r}, which none of its ancestors writes; {hint}")
-    return problems
+                errors.append(f"{WHERE}.{name}: reads {slot.name!r}, which none of its ancestors writes; {hint}")
+    return errors

@@ -18,7 +18,7 @@ LINES_KEPT = 15
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """How a job ended: its result (None when it left none), exit code, and what it said on standard error."""
+    """How a job ended: its result (None when it left none), exit code, and what it wrote on standard error."""
 
     result: dict[str, Any] | None
     returncode: int
@@ -63,8 +63,8 @@ def _relay(child: subprocess.Popen[str], on_progress: OnProgress | None) -> None
     with child.stdout as lines:
         for line in lines:
             try:
-                said = json.loads(line)
+                message = json.loads(line)
                 if on_progress is not None:
-                    on_progress(said["launched"], said["total"])
+                    on_progress(message["launched"], message["total"])
             except (ValueError, KeyError, TypeError):
                 continue

@@ -6,12 +6,14 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 from pipeline.engine.errors import EXIT_INCOMPLETE, EXIT_OK, Interrupted
 from pipeline.engine.runner import Outcome, Status
 from pipeline.engine.stage import Stage
+from pipeline.engine.tables import Table
 
 
 def exit_code(outcomes: Sequence[Outcome]) -> int:
@@ -40,15 +42,24 @@ def build_report(outcomes: Sequence[Outcome], stages: Mapping[str, Stage]) -> di
         for outcome in outcomes
     ]
     for outcome in outcomes:
-        stage = stages[outcome.name]
-        if stage.section is not None:
-            section = report.setdefault(stage.section, {})
-            section.update(dict.fromkeys((name for name in stage.figures if name not in section), None))
-            for name, value in outcome.figures.items():
-                # A dotted name belongs to another stage's section: what only a later stage can measure.
-                other, _, own = name.rpartition(".")
-                (report.setdefault(other, {}) if other else section)[own] = value
+        for kind in stages[outcome.name].reports:
+            section = report.setdefault(kind.section, {})
+            section.update({field.name: None for field in fields(kind) if field.name not in section})
+        for figures in outcome.figures:
+            section = report.setdefault(figures.section, {})
+            section |= {name: value for name, value in asdict(figures).items() if value is not None}
     return report
+
+
+def summary_table(title: str, outcomes: Sequence[Outcome]) -> Table:
+    """One row for each stage."""
+    table = Table(title, ("stage", "status", "seconds", "allocated", "what"))
+    for outcome in outcomes:
+        seconds = "" if outcome.seconds is None else f"{outcome.seconds:.1f}"
+        allocated = "" if outcome.allocated_bytes is None else f"{outcome.allocated_bytes:+d} B"
+        what = (outcome.reason or "").split("\n")[0]
+        table.add(outcome.name, outcome.status.value, seconds, allocated, what)
+    return table
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -6,18 +6,20 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import Any, Protocol
 
 import networkx as nx
 
 from pipeline.engine.children import Children
-from pipeline.engine.context import Context
+from pipeline.engine.context import Context, Ended, View
 from pipeline.engine.errors import Interrupted, StageError, WarmupError
 from pipeline.engine.events import Events, Kind
+from pipeline.engine.figures import Figures
 from pipeline.engine.graph import order
 from pipeline.engine.stage import Resource, Skipped, Stage
+from pipeline.engine.tables import Table
 
 
 class Status(StrEnum):
@@ -69,7 +71,8 @@ class Outcome:
     seconds: float | None = None
     reason: str | None = None
     allocated_bytes: int | None = None
-    figures: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    figures: tuple[Figures, ...] = ()
+    tables: tuple[Table, ...] = ()
     error: WarmupError | None = None
 
 
@@ -99,7 +102,8 @@ def run(
                 elif reason := _blocked_by(name, graph, outcomes):
                     outcomes[name] = _not_run(name, Status.BLOCKED, reason, services.events)
                 elif not _device_is_taken(name, stages, running.values()):
-                    running[pool.submit(_run_one, name, stages[name], context, services)] = name
+                    view = _view_of(name, graph, stages, outcomes, context)
+                    running[pool.submit(_run_one, name, stages[name], view, services)] = name
                 else:
                     continue
                 waiting.remove(name)
@@ -115,22 +119,39 @@ def _not_run(name: str, status: Status, reason: str, events: Events) -> Outcome:
     return Outcome(name, status, reason=reason)
 
 
-def _run_one(name: str, stage: Stage, context: Context, services: Services) -> Outcome:
+def _view_of(
+    name: str,
+    graph: nx.DiGraph[str],
+    stages: Mapping[str, Stage],
+    outcomes: Mapping[str, Outcome],
+    context: Context,
+) -> View:
+    """What the stage may see; all of its ancestors have ended."""
+    stage = stages[name]
+    ancestors = {
+        other: Ended(stages[other].allocates_nothing, outcomes[other].allocated_bytes)
+        for other in nx.ancestors(graph, name)
+    }
+    return context.scoped(name, reads=(*stage.reads, *stage.may_read), writes=stage.writes, ancestors=ancestors)
+
+
+def _run_one(name: str, stage: Stage, view: View, services: Services) -> Outcome:
     services.events.emit(Kind.STARTED, name)
     started_s = time.monotonic()
     outcome = Outcome(name, Status.OK)
     try:
         with services.meter() as measured:
-            result = stage.run(context.scoped(name, reads=(*stage.reads, *stage.may_read), writes=stage.writes))
+            result = stage.run(view)
         outcome.allocated_bytes = measured.allocated_bytes
         outcome.figures = result.figures
         outcome.reason = result.reason if isinstance(result, Skipped) else result.summary
+        outcome.tables = () if isinstance(result, Skipped) else result.tables
         outcome.status = Status.SKIPPED if isinstance(result, Skipped) else Status.OK
     except WarmupError as error:
         outcome.status = Status.INTERRUPTED if isinstance(error, Interrupted) else Status.FAILED
         outcome.reason = str(error)
         outcome.error = error
-        outcome.figures = error.figures if isinstance(error, StageError) else {}
+        outcome.figures = error.figures if isinstance(error, StageError) else ()
     except Exception as error:
         outcome.status = Status.FAILED
         outcome.reason = f"a defect of Preheat: {type(error).__name__}: {error}"
@@ -138,8 +159,13 @@ def _run_one(name: str, stage: Stage, context: Context, services: Services) -> O
         raise
     finally:
         outcome.seconds = time.monotonic() - started_s
-        told = {"status": outcome.status.value, "reason": outcome.reason, "allocated_bytes": outcome.allocated_bytes}
-        services.events.emit(Kind.FINISHED, name, **told)
+        services.events.emit(
+            Kind.FINISHED,
+            name,
+            status=outcome.status.value,
+            reason=outcome.reason,
+            allocated_bytes=outcome.allocated_bytes,
+        )
     return outcome
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, ClassVar
 
 from pipeline.engine.context import Slot, View
+from pipeline.engine.figures import Figures
+from pipeline.engine.tables import Table
 
 
 class Resource(Enum):
@@ -22,10 +23,11 @@ class Resource(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a stage reports: a line for people and named figures for report.json (None: not measured)."""
+    """What a stage reports: a line for people, figures for report.json, tables that are printed at the end."""
 
     summary: str
-    figures: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    figures: tuple[Figures, ...] = ()
+    tables: tuple[Table, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,7 @@ class Skipped:
     """The stage did not apply; the reason is for the user, the figures are what it measured all the same."""
 
     reason: str
-    figures: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    figures: tuple[Figures, ...] = ()
 
 
 @dataclass(kw_only=True)
@@ -45,15 +47,21 @@ class Stage(ABC):
     """Slots that the stage uses with `ctx.get` where an ancestor wrote them, and does without elsewhere."""
     writes: ClassVar[tuple[Slot[Any], ...]] = ()
     resource: ClassVar[Resource] = Resource.CORES
-    section: ClassVar[str | None] = None
-    """Where the figures go in report.json; None for a stage that reports none."""
-    figures: ClassVar[tuple[str, ...]] = ()
-    """Names of the figures; those a run did not measure are null."""
+    reports: ClassVar[tuple[type[Figures], ...]] = ()
+    """The kinds of figures that it may report; those that a run did not measure are null in report.json."""
+    allocates_nothing: ClassVar[bool] = False
+    """Whether it works in memory that was reserved before; what it allocates all the same fails the run's proof."""
+    leaves_output: ClassVar[bool] = False
+    """Whether it leaves files in the output directory, which then gets the report too."""
 
     @abstractmethod
     def run(self, ctx: View) -> Result | Skipped:
         """Do the work; raise a WarmupError for what the user must know."""
 
-    def problems(self) -> list[str]:
-        """What is wrong with the options, one line each."""
+    def config_errors(self, recipe: Any) -> list[str]:
+        """What is wrong with the stage's options, or with what it reads of the recipe, one line each."""
         return []
+
+    def preview(self, recipe: Any) -> str | None:
+        """What mode=plan prints of this stage: computed from the recipe alone, nothing is touched."""
+        return None

@@ -13,9 +13,10 @@ import torch
 import triton
 from torch import Tensor
 
-from pipeline.buffers.sizing import SCALE_BLOCK
+from pipeline.buffers.layer_plans import SCALE_BLOCK
 from pipeline.engine.errors import HostError
-from pipeline.kernels import Quantized, triton_kernels
+from pipeline.kernels import triton_kernels
+from pipeline.kernels.protocol import Cache, Quantized
 
 # Launching a Triton kernel means more than calling a Python function; a checker cannot follow it.
 small: Any = triton_kernels
@@ -43,7 +44,7 @@ class CudaMeter:
 
 @dataclass(slots=True)
 class CudaKernels:
-    """The protocol of pipeline.kernels on the current CUDA device."""
+    """Kernels on the current CUDA device."""
 
     cache_dir: Path
     """DG_JIT_CACHE_DIR of this process."""
@@ -102,49 +103,41 @@ class CudaKernels:
         yield CudaMeter(self, self.allocated_by_stages())
 
     def rms_norm(self, x_TD: Tensor, weight_D: Tensor, out_TD: Tensor) -> None:
-        """See Kernels."""
         self.norm.rmsnorm(x_TD, weight_D, RMS_EPSILON, out_TD)
 
     def quantize_fp8(self, x_TK: Tensor, out_TK: Tensor, out_scale: Tensor, *, group_rows: int | None = None) -> None:
-        """See Kernels; the scale is kept MN-major (triton_kernels.py)."""
+        """The scale is kept MN-major (triton_kernels.py)."""
         rows, k = x_TK.shape
         grid = (rows, k // SCALE_BLOCK)
         small.quantize_fp8[grid](x_TK, out_TK, out_scale, group_rows or rows, K=k, BLOCK=SCALE_BLOCK)
 
     def gemm_fp8(self, x_TK: Quantized, w_NK: Quantized, out_TN: Tensor) -> None:
-        """See Kernels."""
         with self.workspace_of("DeepGEMM: its cuBLASLt workspace, at the first GEMM"):
             self.deep_gemm.fp8_gemm_nt((x_TK[0], mn_major(x_TK[1])), w_NK, out_TN)
 
     def grouped_gemm_masked(
         self, x_GMK: Quantized, w_GNK: Quantized, masked_m_G: Tensor, expected_m: int, out_GMN: Tensor
     ) -> None:
-        """See Kernels."""
         x = x_GMK[0], mn_major(x_GMK[1])
         self.deep_gemm.fp8_m_grouped_gemm_nt_masked(x, w_GNK, out_GMN, masked_m_G, expected_m)
 
     def grouped_gemm_contiguous(self, x_MK: Quantized, w_GNK: Quantized, group_M: Tensor, out_MN: Tensor) -> None:
-        """See Kernels."""
         x = x_MK[0], mn_major(x_MK[1])
         self.deep_gemm.m_grouped_fp8_gemm_nt_contiguous(x, w_GNK, out_MN, group_M)
 
     def silu_and_mul(self, gate_up_TN: Tensor, out_TK: Tensor) -> None:
-        """See Kernels."""
         rows, k = out_TK.shape
         small.silu_and_mul[(rows, triton.cdiv(k, BLOCK))](gate_up_TN, out_TK, K=k, BLOCK=BLOCK)
 
-    def attention(
-        self, q_BHD: Tensor, k_BSD: Tensor, v_BSV: Tensor, seq_lens_B: Tensor, scale: float, out_BHV: Tensor
-    ) -> None:
-        """See Kernels. A stand-in: no FlashInfer attention module is on the path of a default Hopper server."""
+    def attention(self, q_BHD: Tensor, cache: Cache, scale: float, out_BHV: Tensor) -> None:
+        """A stand-in in Triton: no FlashInfer attention module is on the path of a default Hopper server."""
         batch, heads, dim = q_BHD.shape
         small.attention[(batch, heads)](
-            q_BHD, k_BSD, v_BSV, seq_lens_B, out_BHV, scale, q_BHD.stride(0), out_BHV.stride(0),
-            H=heads, S=k_BSD.shape[1], D=dim, D2=triton.next_power_of_2(dim), V=v_BSV.shape[2],
+            q_BHD, cache.k_BSD, cache.v_BSV, cache.seq_lens_B, out_BHV, scale, q_BHD.stride(0), out_BHV.stride(0),
+            H=heads, S=cache.k_BSD.shape[1], D=dim, D2=triton.next_power_of_2(dim), V=cache.v_BSV.shape[2],
         )  # fmt: skip
 
     def route(self, x_TD: Tensor, gate_ED: Tensor, out_ids_TR: Tensor, out_weights_TR: Tensor) -> None:
-        """See Kernels."""
         experts, dim = gate_ED.shape
         padded = triton.next_power_of_2(experts)
         small.route[(x_TD.shape[0],)](
@@ -154,7 +147,6 @@ class CudaKernels:
     def dispatch_contiguous(
         self, ids_TR: Tensor, num_groups: int, alignment: int, out_group_M: Tensor, out_row_TR: Tensor
     ) -> None:
-        """See Kernels."""
         rows = out_group_M.shape[0]
         small.fill_int32[(triton.cdiv(rows, BLOCK),)](out_group_M, -1, rows, BLOCK=BLOCK)
         small.dispatch[(num_groups,)](
@@ -163,14 +155,12 @@ class CudaKernels:
         )  # fmt: skip
 
     def dispatch_masked(self, ids_TR: Tensor, rows_per_group: int, out_masked_m_G: Tensor, out_row_TR: Tensor) -> None:
-        """See Kernels."""
         small.dispatch[(out_masked_m_G.shape[0],)](
             ids_TR, out_row_TR, out_masked_m_G, out_masked_m_G, rows_per_group, ids_TR.numel(),
             ALIGNED=False, ROUTES=BLOCK, ALIGNMENT=1,
         )  # fmt: skip
 
     def scatter(self, x_TK: Quantized, row_TR: Tensor, out_MK: Quantized, *, group_rows: int | None = None) -> None:
-        """See Kernels."""
         tokens, k = x_TK[0].shape
         routes = row_TR.numel()
         per_token = row_TR.shape[1]
@@ -185,7 +175,6 @@ class CudaKernels:
         )  # fmt: skip
 
     def combine(self, y_MD: Tensor, row_TR: Tensor, weights_TR: Tensor, out_TD: Tensor) -> None:
-        """See Kernels."""
         tokens, dim = out_TD.shape
         grid = (tokens, triton.cdiv(dim, BLOCK))
         small.combine[grid](y_MD, row_TR, weights_TR, out_TD, D=dim, R=row_TR.shape[1], BLOCK=BLOCK)

@@ -13,11 +13,11 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-from pipeline.buffers.sizing import SCALE_BLOCK
+from pipeline.buffers.layer_plans import SCALE_BLOCK
 from pipeline.engine.errors import HostError
 from pipeline.engine.host import available_bytes
-from pipeline.kernels import Quantized
 from pipeline.kernels.allocation_meter import AllocationMeter
+from pipeline.kernels.protocol import Cache, Quantized
 
 FP8_E4M3_MAX = 448.0  # largest finite float8_e4m3fn
 RMS_EPSILON = 1e-6
@@ -42,13 +42,13 @@ def kernel(function: Callable[P, T]) -> Callable[P, T]:
 
 @dataclass(slots=True)
 class ReferenceKernels:
-    """The protocol of pipeline.kernels on the CPU."""
+    """Kernels in plain torch; each takes its temporaries from torch's allocator."""
 
     name: str = "reference"
     workspaces: dict[str, int] = field(default_factory=dict[str, int])
     """No library here takes memory of its own."""
-    _here: threading.local = field(default_factory=threading.local)
-    """The meter of the stage that this thread runs; stages run in threads side by side."""
+    _thread: threading.local = field(default_factory=threading.local)
+    """`meter`: the one of the stage that this thread runs; stages run in threads side by side."""
 
     def free_bytes(self) -> int:
         """Memory that can be had without swapping."""
@@ -65,7 +65,7 @@ class ReferenceKernels:
             ) from error
 
     def peak_bytes(self) -> int | None:
-        """torch's CPU allocator does not tell."""
+        """Not measured: torch's CPU allocator keeps no counters."""
         return None
 
     def use_cache(self, warm_cache: Path) -> None:
@@ -79,16 +79,16 @@ class ReferenceKernels:
     def meter(self) -> Generator[AllocationMeter]:
         """Count a stage's allocations, its kernels' own temporaries excepted."""
         with AllocationMeter() as meter:
-            self._here.meter = meter
+            self._thread.meter = meter
             try:
                 yield meter
             finally:
-                self._here.meter = None
+                self._thread.meter = None
 
     @contextlib.contextmanager
     def own_temporaries(self) -> Generator[None]:
         """What is allocated inside belongs to a kernel."""
-        meter: AllocationMeter | None = getattr(self._here, "meter", None)
+        meter: AllocationMeter | None = getattr(self._thread, "meter", None)
         if meter is None:
             yield
             return
@@ -100,13 +100,11 @@ class ReferenceKernels:
 
     @kernel
     def rms_norm(self, x_TD: Tensor, weight_D: Tensor, out_TD: Tensor) -> None:
-        """See Kernels."""
         x = x_TD.float()
         out_TD.copy_(x * torch.rsqrt(x.square().mean(-1, keepdim=True) + RMS_EPSILON) * weight_D.float())
 
     @kernel
     def quantize_fp8(self, x_TK: Tensor, out_TK: Tensor, out_scale: Tensor, *, group_rows: int | None = None) -> None:
-        """See Kernels."""
         blocks = x_TK.float().unflatten(-1, (-1, SCALE_BLOCK))
         scale = blocks.abs().amax(-1).clamp(min=LEAST_BLOCK_MAX) / FP8_E4M3_MAX
         out_scale.copy_(scale)
@@ -114,14 +112,13 @@ class ReferenceKernels:
 
     @kernel
     def gemm_fp8(self, x_TK: Quantized, w_NK: Quantized, out_TN: Tensor) -> None:
-        """See Kernels."""
         out_TN.copy_(dequantize_rows(*x_TK) @ dequantize_blocks(*w_NK).T)
 
     @kernel
     def grouped_gemm_masked(
         self, x_GMK: Quantized, w_GNK: Quantized, masked_m_G: Tensor, expected_m: int, out_GMN: Tensor
     ) -> None:
-        """See Kernels; expected_m only steers a real kernel's choice of tile."""
+        """`expected_m` is not used: it steers a GPU kernel's choice of tile."""
         weight = _weights_of_groups(w_GNK)
         for group, rows in enumerate(masked_m_G.tolist()):
             if rows:
@@ -130,7 +127,6 @@ class ReferenceKernels:
 
     @kernel
     def grouped_gemm_contiguous(self, x_MK: Quantized, w_GNK: Quantized, group_M: Tensor, out_MN: Tensor) -> None:
-        """See Kernels."""
         weight = _weights_of_groups(w_GNK)
         for group in group_M.unique().tolist():
             if group >= 0:
@@ -140,24 +136,19 @@ class ReferenceKernels:
 
     @kernel
     def silu_and_mul(self, gate_up_TN: Tensor, out_TK: Tensor) -> None:
-        """See Kernels."""
         gate, up = gate_up_TN.float().chunk(2, dim=-1)
         out_TK.copy_(torch.nn.functional.silu(gate) * up)
 
     @kernel
-    def attention(
-        self, q_BHD: Tensor, k_BSD: Tensor, v_BSV: Tensor, seq_lens_B: Tensor, scale: float, out_BHV: Tensor
-    ) -> None:
-        """See Kernels."""
-        scores_BHS = torch.einsum("bhd,bsd->bhs", q_BHD.float(), k_BSD.float()) * scale
-        cached_S = torch.arange(k_BSD.shape[1])
-        absent_BS = cached_S.unsqueeze(0) >= seq_lens_B.unsqueeze(1)
+    def attention(self, q_BHD: Tensor, cache: Cache, scale: float, out_BHV: Tensor) -> None:
+        scores_BHS = torch.einsum("bhd,bsd->bhs", q_BHD.float(), cache.k_BSD.float()) * scale
+        cached_S = torch.arange(cache.k_BSD.shape[1])
+        absent_BS = cached_S.unsqueeze(0) >= cache.seq_lens_B.unsqueeze(1)
         weights_BHS = scores_BHS.masked_fill(absent_BS.unsqueeze(1), float("-inf")).softmax(-1)
-        out_BHV.copy_(torch.einsum("bhs,bsv->bhv", weights_BHS, v_BSV.float()))
+        out_BHV.copy_(torch.einsum("bhs,bsv->bhv", weights_BHS, cache.v_BSV.float()))
 
     @kernel
     def route(self, x_TD: Tensor, gate_ED: Tensor, out_ids_TR: Tensor, out_weights_TR: Tensor) -> None:
-        """See Kernels."""
         scores_TE = (x_TD.float() @ gate_ED.float().T).sigmoid()
         top_TR, ids_TR = scores_TE.topk(out_ids_TR.shape[1], dim=-1)
         out_ids_TR.copy_(ids_TR)
@@ -167,7 +158,6 @@ class ReferenceKernels:
     def dispatch_contiguous(
         self, ids_TR: Tensor, num_groups: int, alignment: int, out_group_M: Tensor, out_row_TR: Tensor
     ) -> None:
-        """See Kernels."""
         counts = torch.bincount(ids_TR.flatten(), minlength=num_groups)
         padded = (counts + alignment - 1) // alignment * alignment
         starts = padded.cumsum(0) - padded
@@ -177,13 +167,11 @@ class ReferenceKernels:
 
     @kernel
     def dispatch_masked(self, ids_TR: Tensor, rows_per_group: int, out_masked_m_G: Tensor, out_row_TR: Tensor) -> None:
-        """See Kernels."""
         out_row_TR.copy_(_place_of_each(ids_TR) + ids_TR * rows_per_group)
         out_masked_m_G.copy_(torch.bincount(ids_TR.flatten(), minlength=out_masked_m_G.shape[0]))
 
     @kernel
     def scatter(self, x_TK: Quantized, row_TR: Tensor, out_MK: Quantized, *, group_rows: int | None = None) -> None:
-        """See Kernels."""
         for x, out in zip(x_TK, out_MK, strict=True):
             # FP8 has no index_copy; its bytes do.
             source, target = (t.view(torch.uint8) if t.element_size() == 1 else t for t in (x, out))
@@ -192,7 +180,6 @@ class ReferenceKernels:
 
     @kernel
     def combine(self, y_MD: Tensor, row_TR: Tensor, weights_TR: Tensor, out_TD: Tensor) -> None:
-        """See Kernels."""
         total = torch.zeros(out_TD.shape)
         for route in range(row_TR.shape[1]):
             total += weights_TR[:, route : route + 1] * y_MD[row_TR[:, route]].float()

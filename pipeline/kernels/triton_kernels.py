@@ -125,12 +125,12 @@ def dispatch(
         chosen = tl.load(ids + start + places, mask=start + places < num_routes, other=-1)
         count += tl.sum((chosen == group).to(tl.int32))
     if ALIGNED:
-        for other in range(group):
-            others = 0
+        for earlier in range(group):
+            earlier_count = 0
             for start in range(0, num_routes, ROUTES):
                 chosen = tl.load(ids + start + places, mask=start + places < num_routes, other=-1)
-                others += tl.sum((chosen == other).to(tl.int32))
-            before += (others + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+                earlier_count += tl.sum((chosen == earlier).to(tl.int32))
+            before += (earlier_count + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
     else:
         before = group * rows_per_group
         tl.store(masked_m + group, count)

@@ -19,7 +19,8 @@ from pipeline.engine.scratch import scratch_folder
 PROJECT_ROOT = Path(__file__).parents[2]
 # FlashInfer keeps what it chose in one file (autotune) and, from 0.7, in a store of many (autotune_v2): SGLang reads
 # the first, vLLM on one GPU the second, and neither feeds the other.
-INTERFACES = ("autotune", "autotune_v2")
+AUTOTUNE = "autotune"
+AUTOTUNE_V2 = "autotune_v2"
 TUNABLE = ("fp8_gemm", "bf16_gemm")
 # FlashInfer's own mark for "what you would take without tuning".
 DEFAULT_TACTIC = -1
@@ -100,33 +101,29 @@ class Tuner:
             raise ForeignFile(refused)
         if (not_built := outcome.get("not_built")) is not None:
             return OpResult(op, bad=not_built)
-        stored, bad = self._child(op, shapes, tune=True, interface="autotune_v2")
+        stored, bad = self._child(op, shapes, tune=True, interface=AUTOTUNE_V2)
         if stored is None:
             return OpResult(op, bad=bad)
-        return self._raced(op, shapes, outcome, stored.get("entries"))
+        result = self._judge_race(op, shapes, outcome)
+        result.num_stored = stored.get("entries")
+        return result
 
-    def _raced(self, op: str, shapes: Sequence[Shape], outcome: dict[str, Any], num_stored: int | None) -> OpResult:
+    def _judge_race(self, op: str, shapes: Sequence[Shape], outcome: dict[str, Any]) -> OpResult:
+        result = OpResult(op, num_entries=outcome["entries"], num_profiled=outcome["profiled"])
         default_us = outcome["default_us"]
         chosen_us = outcome["chosen_us"]
         if not default_us:
-            return OpResult(op, outcome["entries"], outcome["profiled"], num_stored=num_stored)
+            return result
         losers = [
             shape
             for shape, default, chosen in zip(shapes, default_us, chosen_us, strict=True)
             if chosen > default * (1 + MARGIN)
         ]
-        kept = self._keep_default(op, losers)
-        raced = [min(pair) for pair in zip(default_us, chosen_us, strict=True)]
-        return OpResult(
-            op=op,
-            num_entries=outcome["entries"],
-            num_profiled=outcome["profiled"],
-            num_new=outcome["new_entries"],
-            num_default_kept=kept,
-            num_stored=num_stored,
-            default_us=sum(default_us),
-            chosen_us=sum(raced),
-        )
+        result.num_new = outcome["new_entries"]
+        result.num_default_kept = self._keep_default(op, losers)
+        result.default_us = sum(default_us)
+        result.chosen_us = sum(min(pair) for pair in zip(default_us, chosen_us, strict=True))
+        return result
 
     def replay(self, op: str, shapes: Sequence[Shape]) -> str | None:
         """Load the file in a fresh process and execute every shape once; what went wrong, or None."""
@@ -137,7 +134,7 @@ class Tuner:
         stored = stored_keys(self.file.parent)
         if stored and (missing := missing_shapes(op, shapes, stored)):
             return f"{op}: {len(missing)} of {len(shapes)} shapes are not in autotune_v2's store, first {missing[0]}"
-        for interface in INTERFACES if stored else INTERFACES[:1]:
+        for interface in (AUTOTUNE, AUTOTUNE_V2) if stored else (AUTOTUNE,):
             outcome, bad = self._child(op, shapes, tune=False, interface=interface)
             if outcome is None:
                 return bad
@@ -154,34 +151,43 @@ class Tuner:
 
     def _keep_default(self, op: str, losers: Sequence[Shape]) -> int:
         content = self._entries()
-        kept = 0
-        for key, value in content.items():
-            if shape_of(key, op) in losers:
-                content[key] = [value[0], DEFAULT_TACTIC]
-                kept += 1
-        if kept:
+        keys = [key for key in content if shape_of(key, op) in losers]
+        for key in keys:
+            runner = content[key][0]
+            content[key] = [runner, DEFAULT_TACTIC]
+        if keys:
             write_atomically(self.file, to_json(content))
-        return kept
+        return len(keys)
 
     def _child(
-        self, op: str, shapes: Sequence[Shape], *, tune: bool, interface: str = "autotune"
+        self, op: str, shapes: Sequence[Shape], *, tune: bool, interface: str = AUTOTUNE
     ) -> tuple[dict[str, Any] | None, str | None]:
+        """(what the child reports, None), or (None, why there is no report)."""
         self.file.parent.mkdir(parents=True, exist_ok=True)
         with scratch_folder(self.file.parent, ".tuning-") as folder:
-            working = folder / self.file.name
+            copy = folder / self.file.name
             if self.file.exists():
-                shutil.copyfile(self.file, working)
+                shutil.copyfile(self.file, copy)
             content = {"op": op, "shapes": shapes, "buckets": list(self.buckets), "tune": tune}
-            content |= {"interface": interface, "file": str(working), "store": str(self.file.parent)}
+            content |= {"interface": interface, "file": str(copy), "store": str(self.file.parent)}
             path = ":".join(filter(None, [str(self.code), self.environment.get("PYTHONPATH")]))
             environment = self.environment | {"PYTHONPATH": path}
             answer = Job("pipeline.tuning.worker", content, folder, environment, self.limit_s).run(self.children)
             if answer.result is None:
-                said = f"the tuning child ended with code {answer.returncode} (limit {self.limit_s} s)"
-                return None, f"{op}: {said}: {answer.last_words}"
-            if tune and working.exists():
-                write_atomically(self.file, working.read_text())
+                end = f"the tuning child ended with code {answer.returncode} (limit {self.limit_s} s)"
+                return None, f"{op}: {end}: {answer.last_words}"
+            if tune and copy.exists():
+                write_atomically(self.file, copy.read_text())
             return answer.result, None
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """An operation whose tactics are in the tuner's file, and the shapes that they cover."""
+
+    tuner: Tuner
+    op: str
+    shapes: tuple[Shape, ...]
 
 
 def stored_keys(root: Path) -> list[str]:
@@ -196,16 +202,17 @@ def missing_shapes(op: str, shapes: Sequence[Shape], entries: Iterable[str]) -> 
         present = {shape_of(key, op) for key in keys}
         return [shape for shape in shapes if shape not in present]
     # The file's key of a grouped product begins with its activations [M, hidden].
-    tuned = [{shape[0] for key in keys if (shape := shape_of(key, product))} for product in FUSED_MOE_PRODUCTS]
-    return [shape for shape in shapes if not all(shape[0] in products for products in tuned)]
+    tuned_m = [{shape[0] for key in keys if (shape := shape_of(key, product))} for product in FUSED_MOE_PRODUCTS]
+    return [shape for shape in shapes if not all(shape[0] in of_product for of_product in tuned_m)]
 
 
 def shape_of(key: str, op: str) -> tuple[int, int, int] | None:
     """(M, N, K) of a file key of this operation, or None: ('fp8_gemm', 'Runner', ((1, m, k), (1, k, n), ...), ...)."""
-    found = FILE_KEY.match(key)
-    if found is None or found["op"] != op:
+    match = FILE_KEY.match(key)
+    if match is None or match["op"] != op:
         return None
-    (*_, m, k), (*_, n) = ([int(size) for size in found[name].split(",")] for name in ("a", "b"))
+    *_, m, k = (int(size) for size in match["a"].split(","))
+    n = int(match["b"].split(",")[-1])
     return m, n, k
 
 

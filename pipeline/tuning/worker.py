@@ -18,28 +18,31 @@ from typing import Any
 
 import torch
 
-from pipeline.tuning.tactics import DEFAULT_TACTIC, FUSED_MOE, FUSED_MOE_PRODUCTS, TUNABLE, stored_keys
+from pipeline.arithmetic import ceil_div
+from pipeline.tuning.tactics import AUTOTUNE, DEFAULT_TACTIC, FUSED_MOE, FUSED_MOE_PRODUCTS, TUNABLE, stored_keys
 
 REPEATS = 20
 WARM_UP = 5
 # Bytes below this are e4m3 numbers from 0 to 1.
 E4M3_ONE = 0x39
 # How the keys of an operation begin.
-OPERATIONS = {op: (f"('{op}'",) for op in TUNABLE} | {FUSED_MOE: tuple(f"('{name}'" for name in FUSED_MOE_PRODUCTS)}
+KEY_PREFIXES = {op: (f"('{op}'",) for op in TUNABLE} | {FUSED_MOE: tuple(f"('{name}'" for name in FUSED_MOE_PRODUCTS)}
 
 
 def main(job_path: str, result_path: str) -> None:
     """Write what was tuned, how long default and chosen tactic take, and how many entries there are."""
     job = json.loads(Path(job_path).read_text())
-    if (refused := foreign(Path(job["file"]))) is not None:
-        outcome: dict[str, Any] = {"refused": refused, "profiled": 0}
-    elif (reason := not_built(job["op"])) is not None:
-        outcome = {"not_built": reason, "profiled": 0}
-    elif job["interface"] == "autotune":
-        outcome = tune_into_file(job, [call(job["op"], *shape) for shape in job["shapes"]])
-    else:
-        outcome = tune_into_store(job, [call(job["op"], *shape) for shape in job["shapes"]])
-    Path(result_path).write_text(json.dumps(outcome))
+    Path(result_path).write_text(json.dumps(outcome_of(job)))
+
+
+def outcome_of(job: dict[str, Any]) -> dict[str, Any]:
+    """What the parent is told: `refused` or `not_built` with the reason, or what was tuned."""
+    if (difference := foreign_field(Path(job["file"]))) is not None:
+        return {"refused": difference, "profiled": 0}
+    if (reason := not_built(job["op"])) is not None:
+        return {"not_built": reason, "profiled": 0}
+    calls = [CALLS[job["op"]](*shape) for shape in job["shapes"]]
+    return tune_into_file(job, calls) if job["interface"] == AUTOTUNE else tune_into_store(job, calls)
 
 
 def tune_into_file(job: dict[str, Any], calls: Sequence[Callable[[], object]]) -> dict[str, Any]:
@@ -56,7 +59,7 @@ def tune_into_file(job: dict[str, Any], calls: Sequence[Callable[[], object]]) -
     return {
         "profiled": num_profiled(),
         "new_entries": len(new),
-        "entries": len([key for key in after if key.startswith(OPERATIONS[job["op"]])]),
+        "entries": len([key for key in after if key.startswith(KEY_PREFIXES[job["op"]])]),
         "default_us": default_us,
         "chosen_us": chosen_us,
     }
@@ -75,7 +78,7 @@ def tune_into_store(job: dict[str, Any], calls: Sequence[Callable[[], object]]) 
     mode = "tune" if job["tune"] else "replay"
     with flashinfer.autotune_v2(mode=mode, cache_root=job["store"], tuning_buckets=tuple(job["buckets"])):
         run_all(calls)
-    entries_of_op = [key for key in stored_keys(Path(job["store"])) if key.startswith(OPERATIONS[job["op"]])]
+    entries_of_op = [key for key in stored_keys(Path(job["store"])) if key.startswith(KEY_PREFIXES[job["op"]])]
     return {"profiled": num_profiled(), "entries": len(entries_of_op)}
 
 
@@ -129,25 +132,25 @@ def race(file: Path, calls: Sequence[Callable[[], object]], buckets: Sequence[in
     return times[0], times[1]
 
 
-def call(op: str, *shape: int) -> Callable[[], object]:
-    """A function that runs the operation once on random inputs, as the servers call it."""
+def fp8_gemm(m: int, n: int, k: int) -> Callable[[], object]:
+    """bmm_fp8 with cuBLAS, one scale for each tensor."""
     import flashinfer
 
-    if op == FUSED_MOE:
-        return fused_moe(*shape)
-    m, n, k = shape
-    if op == "fp8_gemm":
-        a = torch.randn(1, m, k, device="cuda").to(torch.float8_e4m3fn)
-        b = torch.randn(1, n, k, device="cuda").to(torch.float8_e4m3fn).transpose(-2, -1)
-        one = torch.ones((), device="cuda")
-        out = torch.empty(1, m, n, device="cuda", dtype=torch.bfloat16)
-        return lambda: flashinfer.bmm_fp8(a, b, one, one, torch.bfloat16, out=out, backend="cublas")
-    if op == "bf16_gemm":
-        a = torch.randn(m, k, device="cuda", dtype=torch.bfloat16)
-        b = torch.randn(n, k, device="cuda", dtype=torch.bfloat16).transpose(-2, -1)
-        out = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
-        return lambda: flashinfer.mm_bf16(a, b, out=out, backend="cublaslt")
-    raise SystemExit(f"no call for operation {op}")
+    a = torch.randn(1, m, k, device="cuda").to(torch.float8_e4m3fn)
+    b = torch.randn(1, n, k, device="cuda").to(torch.float8_e4m3fn).transpose(-2, -1)
+    one = torch.ones((), device="cuda")
+    out = torch.empty(1, m, n, device="cuda", dtype=torch.bfloat16)
+    return lambda: flashinfer.bmm_fp8(a, b, one, one, torch.bfloat16, out=out, backend="cublas")
+
+
+def bf16_gemm(m: int, n: int, k: int) -> Callable[[], object]:
+    """mm_bf16 with cuBLASLt."""
+    import flashinfer
+
+    a = torch.randn(m, k, device="cuda", dtype=torch.bfloat16)
+    b = torch.randn(n, k, device="cuda", dtype=torch.bfloat16).transpose(-2, -1)
+    out = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
+    return lambda: flashinfer.mm_bf16(a, b, out=out, backend="cublaslt")
 
 
 def fused_moe(m: int, hidden: int, intermediate: int, experts: int, top_k: int) -> Callable[[], object]:
@@ -156,7 +159,8 @@ def fused_moe(m: int, hidden: int, intermediate: int, experts: int, top_k: int) 
 
     w13 = expert_weight(experts, 2 * intermediate, hidden)
     w2 = expert_weight(experts, hidden, intermediate)
-    x, out = (torch.randn(m, hidden, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    x = torch.randn(m, hidden, device="cuda", dtype=torch.bfloat16)
+    out = torch.empty_like(x)
     weights, ids = torch.rand(m, experts, device="cuda").topk(top_k, dim=-1)
     return lambda: cutlass_fused_moe(
         x, ids.int(), weights, w13[0], w2[0], torch.bfloat16, [w13[1], w2[1]],
@@ -164,11 +168,19 @@ def fused_moe(m: int, hidden: int, intermediate: int, experts: int, top_k: int) 
     )  # fmt: skip
 
 
+CALLS: dict[str, Callable[..., Callable[[], object]]] = {
+    "fp8_gemm": fp8_gemm,
+    "bf16_gemm": bf16_gemm,
+    FUSED_MOE: fused_moe,
+}
+"""By operation, from the sizes of one shape: what runs it once on random inputs, as the servers call it."""
+
+
 @lru_cache(maxsize=2)
 def expert_weight(experts: int, n: int, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Random FP8 weights [G, N, K] without a NaN, and their scales; one pair serves every M."""
     data = torch.empty(experts, n, k, device="cuda", dtype=torch.uint8).random_(0, E4M3_ONE)
-    return data.view(torch.float8_e4m3fn), torch.ones(experts, -(-n // 128), k // 128, device="cuda")
+    return data.view(torch.float8_e4m3fn), torch.ones(experts, ceil_div(n, 128), k // 128, device="cuda")
 
 
 def microseconds(run: Callable[[], object]) -> float:
@@ -187,7 +199,7 @@ def microseconds(run: Callable[[], object]) -> float:
     return sorted(times)[REPEATS // 2]
 
 
-def foreign(file: Path) -> str | None:
+def foreign_field(file: Path) -> str | None:
     """The first field in which the file belongs to another GPU or version, or None; FlashInfer would ignore it."""
     autotuner: Any = importlib.import_module("flashinfer.autotuner.autotuner")
     saved = json.loads(file.read_text()).get("_metadata", {}) if file.exists() else {}

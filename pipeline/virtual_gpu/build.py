@@ -1,4 +1,4 @@
-"""Build the two shared objects with the system's C compiler, once for each version of their sources."""
+"""Build the shared objects with the system's C compiler, once for each version of their sources."""
 
 from __future__ import annotations
 
@@ -12,27 +12,34 @@ from pathlib import Path
 
 from pipeline.engine.errors import HostError
 from pipeline.engine.scratch import scratch_folder
+from pipeline.target import Target
 from pipeline.virtual_gpu.headers import CUBLAS, NCCL, find_headers, find_optional_headers
-from pipeline.virtual_gpu.targets import Target
 
 SOURCES = Path(__file__).parent
 DECLARED_RUNTIME = re.compile(r"CUDARTAPI\s+(cuda[A-Z]\w+)\s*\(")
 DECLARED_DRIVER = re.compile(r"CUDAAPI\s+(cu[A-Z]\w+)\s*\(")
-DECLARED_CUBLAS = re.compile(r"CUBLASWINAPI\s+(cublas\w+)\s*\(")
-DECLARED_NCCL = re.compile(r"^\s*ncclResult_t\s+(nccl[A-Z]\w+)\s*\(", re.MULTILINE)
+# These two also keep the last word of the return type.
+DECLARED_CUBLAS = re.compile(r"([\w*]+)\s+CUBLASWINAPI\s+(cublas\w+)\s*\(")
+DECLARED_NCCL = re.compile(r"^\s*(ncclResult_t)\s+(nccl[A-Z]\w+)\s*\(", re.MULTILINE)
 VERSIONED_DRIVER = re.compile(r"#\s*define\s+cu[A-Z]\w+\s+(cu[A-Z]\w+_v\d+)\b")
 # libcudart answers these from its own tables, without a driver.
 LEFT_TO_LIBCUDART = {"cudaGetErrorName", "cudaGetErrorString", "cudaProfilerStart", "cudaProfilerStop"}
-UNANSWERED = """\
+# A long fills the register that a caller reads a pointer or a size from.
+GENERATED = """\
 #include <stdio.h>
-#define UNANSWERED(name) \\
-    __attribute__((weak)) int name(void) { \\
+#define UNANSWERED(name, error) \\
+    __attribute__((weak)) long name(void) { \\
         fprintf(stderr, "virtual GPU: " #name " is not answered\\n"); \\
-        return 801; /* cudaErrorNotSupported, CUDA_ERROR_NOT_SUPPORTED */ \\
+        return error; \\
     }
+#define NOTHING_TO_DO(name) __attribute__((weak)) long name(void) { return 0; }
 """
-# A product or a collective is a launch, and on this GPU launches do nothing.
-NOTHING_TO_DO = "__attribute__((weak)) int {name}(void) {{ return 0; }}"
+NOT_SUPPORTED = 801  # cudaErrorNotSupported and CUDA_ERROR_NOT_SUPPORTED
+# CUBLAS_STATUS_NOT_SUPPORTED and ncclInternalError; a function that returns a pointer or a size returns NULL or 0.
+ERRORS = {"cublasStatus_t": 15, "ncclResult_t": 3}
+# What asks or makes something hands it back to its caller. The rest of cuBLAS and NCCL sets, ends or launches (a
+# product, a collective), and on this GPU launches do nothing.
+HANDS_BACK = re.compile(r"Get|Query|Stats|Simulate|Create|Init|Split|Shrink|Grow|Bind")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +76,11 @@ def build(target: Target, *, cache_dir: Path, cuda_home: Path | None = None) -> 
             built.mkdir()
             _compile(built, include)
             if cublas is not None:
-                _compile_library(built, "cublas", _declared(cublas, CUBLAS, DECLARED_CUBLAS), [cublas, include])
+                source = library_source(_text(cublas, CUBLAS), DECLARED_CUBLAS)
+                _compile_library(built, "cublas", source, [cublas, include])
             if nccl is not None:
-                _compile_library(built, "nccl", _declared(nccl, NCCL, DECLARED_NCCL), [nccl, include])
+                source = library_source(_text(nccl, NCCL), DECLARED_NCCL)
+                _compile_library(built, "nccl", source, [nccl, include])
             _move_into_place(built, folder)
     return VirtualGpu(folder, target)
 
@@ -87,7 +96,20 @@ def c_compiler() -> str:
 def unanswered_source(header_text: str, patterns: list[re.Pattern[str]]) -> str:
     """C source that defines every declared function as weak, naming itself and failing when called."""
     names = {name for pattern in patterns for name in pattern.findall(header_text)} - LEFT_TO_LIBCUDART
-    return UNANSWERED + "\n".join(f"UNANSWERED({name})" for name in sorted(names)) + "\n"
+    return GENERATED + "\n".join(f"UNANSWERED({name}, {NOT_SUPPORTED})" for name in sorted(names)) + "\n"
+
+
+def library_source(header_text: str, pattern: re.Pattern[str]) -> str:
+    """C source that defines every function that cuBLAS or NCCL declares as weak.
+
+    One that hands a result back names itself and fails; the others do nothing and succeed.
+    """
+    declared = {name: returned for returned, name in pattern.findall(header_text)}
+    lines = [
+        f"UNANSWERED({name}, {ERRORS.get(returned, 0)})" if HANDS_BACK.search(name) else f"NOTHING_TO_DO({name})"
+        for name, returned in sorted(declared.items())
+    ]
+    return GENERATED + "\n".join(lines) + "\n"
 
 
 def _compile(folder: Path, include: Path) -> None:
@@ -101,18 +123,18 @@ def _compile(folder: Path, include: Path) -> None:
     _link(folder, [include], "libnvidia-ml.so.1", SOURCES / "nvml.c")
 
 
-def _declared(folder: Path, headers: tuple[str, ...], pattern: re.Pattern[str]) -> list[str]:
-    return sorted({name for header in headers for name in pattern.findall((folder / header).read_text())})
+def _text(folder: Path, headers: tuple[str, ...]) -> str:
+    return "\n".join((folder / header).read_text() for header in headers)
 
 
-def _compile_library(folder: Path, name: str, functions: list[str], includes: list[Path]) -> None:
-    rest = folder / f"nothing_to_do_{name}.c"
-    rest.write_text("\n".join(NOTHING_TO_DO.format(name=function) for function in functions) + "\n")
+def _compile_library(folder: Path, name: str, source: str, includes: list[Path]) -> None:
+    rest = folder / f"generated_{name}.c"
+    rest.write_text(source)
     _link(folder, includes, f"libv{name}.so", SOURCES / f"{name}.c", rest)
 
 
 def _link(folder: Path, includes: list[Path], output: str, *sources: Path) -> None:
-    command = [c_compiler(), "-std=gnu11", "-O1", "-shared", "-fPIC", f"-Wl,-soname,{output}"]
+    command = [c_compiler(), "-std=gnu11", "-O1", "-shared", "-fPIC", "-pthread", f"-Wl,-soname,{output}"]
     command += [f"-I{path}" for path in includes]
     command += ["-o", str(folder / output), *map(str, sources), "-ldl"]
     done = subprocess.run(command, capture_output=True, text=True)

@@ -1,7 +1,8 @@
 /* cuBLAS and cuBLASLt of a GPU that is not there: handles and descriptors exist, products compute nothing.
  *
- * What returns a value through a pointer is here; every other function that the headers declare is generated and
- * succeeds, because on this GPU a product is a launch, and launches do nothing.
+ * What hands a result back is here. Every other function that the headers declare is generated (build.py): one that
+ * asks or makes something names itself and fails, the rest succeeds, because on this GPU a product is a launch, and
+ * launches do nothing. What a handle holds is not locked, as cuBLAS recommends one handle for each thread.
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -36,6 +37,29 @@ cublasStatus_t cublasGetProperty(libraryPropertyType type, int *value) {
     *value = type == MAJOR_VERSION ? CUBLAS_VER_MAJOR : type == MINOR_VERSION ? CUBLAS_VER_MINOR : CUBLAS_VER_PATCH;
     return CUBLAS_STATUS_SUCCESS;
 }
+size_t cublasGetCudartVersion(void) { return CUDART_VERSION; }
+
+/* The name says as much as the sentence that cuBLAS has for it. */
+#define NAME(status) case status: return #status;
+const char *cublasGetStatusName(cublasStatus_t status) {
+    switch (status) {
+    NAME(CUBLAS_STATUS_SUCCESS)
+    NAME(CUBLAS_STATUS_NOT_INITIALIZED)
+    NAME(CUBLAS_STATUS_ALLOC_FAILED)
+    NAME(CUBLAS_STATUS_INVALID_VALUE)
+    NAME(CUBLAS_STATUS_ARCH_MISMATCH)
+    NAME(CUBLAS_STATUS_MAPPING_ERROR)
+    NAME(CUBLAS_STATUS_EXECUTION_FAILED)
+    NAME(CUBLAS_STATUS_INTERNAL_ERROR)
+    NAME(CUBLAS_STATUS_NOT_SUPPORTED)
+    NAME(CUBLAS_STATUS_LICENSE_ERROR)
+    }
+    return "unrecognized status";
+}
+const char *cublasGetStatusString(cublasStatus_t status) { return cublasGetStatusName(status); }
+const char *cublasLtGetStatusName(cublasStatus_t status) { return cublasGetStatusName(status); }
+const char *cublasLtGetStatusString(cublasStatus_t status) { return cublasGetStatusName(status); }
+
 cublasStatus_t cublasSetStream_v2(cublasHandle_t h, cudaStream_t stream) {
     ((struct handle *)h)->stream = stream;
     return CUBLAS_STATUS_SUCCESS;
@@ -114,6 +138,27 @@ cublasStatus_t cublasLtMatrixTransformDescDestroy(cublasLtMatrixTransformDesc_t 
     return CUBLAS_STATUS_SUCCESS;
 }
 
+/* The same for descriptors that lie in the caller's memory. */
+static cublasStatus_t clear(void *descriptor, size_t bytes) {
+    memset(descriptor, 0, bytes);
+    return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulDescInit_internal(cublasLtMatmulDesc_t d, size_t bytes, cublasComputeType_t compute,
+                                               cudaDataType_t scale) {
+    return clear(d, bytes);
+}
+cublasStatus_t cublasLtMatrixLayoutInit_internal(cublasLtMatrixLayout_t l, size_t bytes, cudaDataType_t t, uint64_t r,
+                                                 uint64_t c, int64_t ld) {
+    return clear(l, bytes);
+}
+cublasStatus_t cublasLtMatmulPreferenceInit_internal(cublasLtMatmulPreference_t p, size_t bytes) {
+    return clear(p, bytes);
+}
+cublasStatus_t cublasLtMatrixTransformDescInit_internal(cublasLtMatrixTransformDesc_t d, size_t bytes,
+                                                        cudaDataType_t scale) {
+    return clear(d, bytes);
+}
+
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t product,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
@@ -135,6 +180,11 @@ cublasStatus_t cublasLtMatmulAlgoGetIds(cublasLtHandle_t handle, cublasComputeTy
         ids[0] = 0;
     return CUBLAS_STATUS_SUCCESS;
 }
+cublasStatus_t cublasLtMatmulAlgoInit(cublasLtHandle_t handle, cublasComputeType_t compute, cudaDataType_t scale,
+                                      cudaDataType_t a, cudaDataType_t b, cudaDataType_t c, cudaDataType_t d, int id,
+                                      cublasLtMatmulAlgo_t *algo) {
+    return clear(algo, sizeof *algo);
+}
 cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t product, cublasLtMatrixLayout_t a,
                                        cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
                                        const cublasLtMatmulAlgo_t *algo, cublasLtMatmulHeuristicResult_t *result) {
@@ -142,7 +192,7 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDe
     return cublasLtMatmulAlgoGetHeuristic(handle, product, a, b, c, d, NULL, 1, result, &found);
 }
 
-/* An attribute that was never set reads as zero bytes, of the size that was asked. */
+/* Attributes are not kept: each reads as zero bytes, of the size that was asked. */
 #define ATTRIBUTE(function, object, attribute)                                                                   \
     cublasStatus_t function(object o, attribute a, void *buffer, size_t bytes, size_t *written) {               \
         if (buffer)                                                                                             \

@@ -4,9 +4,13 @@
  * reserves address space that the kernel backs page by page only when touched, and launches, fills and
  * large copies do nothing. What is neither here nor safe in the real libcudart is in the generated
  * file of unanswered functions, which name themselves and fail.
+ *
+ * Each table has one lock, which is not held across a call into another library. Discovery's worker forks while it has
+ * one thread and no context, so no child inherits a lock that somebody holds.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,10 +37,10 @@ static long env_number(const char *name) {
     return strtol(text, NULL, 10);
 }
 
-static const struct cudaDeviceProp *properties(void) {
-    static struct cudaDeviceProp p;
-    if (p.warpSize != 0)
-        return &p;
+static struct cudaDeviceProp device_properties;
+
+static void read_properties(void) {
+    struct cudaDeviceProp p = {0};
     const char *name = getenv("VGPU_NAME");
     snprintf(p.name, sizeof p.name, "%s", name ? name : "virtual GPU");
     memcpy(p.uuid.bytes, "virtual-gpu-0000", 16);
@@ -67,12 +71,20 @@ static const struct cudaDeviceProp *properties(void) {
     p.streamPrioritiesSupported = p.cooperativeLaunch = p.clusterLaunch = 1;
     p.globalL1CacheSupported = p.localL1CacheSupported = 1;
     p.warpSize = 32;
-    return &p;
+    device_properties = p;
+}
+
+static const struct cudaDeviceProp *properties(void) {
+    static pthread_once_t read = PTHREAD_ONCE_INIT;
+    pthread_once(&read, read_properties);
+    return &device_properties;
 }
 
 /* ---- device --------------------------------------------------------------------------------- */
 
+/* CUDA keeps these per thread. */
 static __thread int current_device;
+static __thread enum cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
 
 /* Several devices are alike and share the host's memory; VGPU_NUM_DEVICES says how many there are. */
 cudaError_t cudaGetDeviceCount(int *count) {
@@ -185,54 +197,85 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
 
 /* ---- memory --------------------------------------------------------------------------------- */
 
-static struct { uintptr_t start; size_t bytes; int device; } allocations[MAX_ALLOCATIONS];
+struct allocation { uintptr_t start; size_t bytes; int device; };
+
+/* Guards the three below it. */
+static pthread_mutex_t allocations_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct allocation allocations[MAX_ALLOCATIONS];
 static size_t num_allocations, allocated_bytes;
 
 /* The device that a pointer belongs to, or -1 for the host's memory. */
 static int device_of(const void *pointer) {
-    for (size_t i = 0; i < num_allocations; i++)
+    int device = -1;
+    pthread_mutex_lock(&allocations_lock);
+    for (size_t i = 0; i < num_allocations && device < 0; i++)
         if ((uintptr_t)pointer - allocations[i].start < allocations[i].bytes)
-            return allocations[i].device;
-    return -1;
+            device = allocations[i].device;
+    pthread_mutex_unlock(&allocations_lock);
+    return device;
 }
 static int is_device(const void *pointer) { return device_of(pointer) >= 0; }
+
+static int note_allocation(struct allocation made) {
+    pthread_mutex_lock(&allocations_lock);
+    int fits = num_allocations < MAX_ALLOCATIONS && allocated_bytes + made.bytes <= properties()->totalGlobalMem;
+    if (fits) {
+        allocations[num_allocations++] = made;
+        allocated_bytes += made.bytes;
+    }
+    pthread_mutex_unlock(&allocations_lock);
+    return fits;
+}
+
+/* Takes the allocation that starts there out of the table; its bytes, or 0 when there is none. */
+static size_t forget_allocation(const void *start) {
+    size_t bytes = 0;
+    pthread_mutex_lock(&allocations_lock);
+    for (size_t i = 0; i < num_allocations && bytes == 0; i++) {
+        if (allocations[i].start != (uintptr_t)start)
+            continue;
+        bytes = allocations[i].bytes;
+        allocated_bytes -= bytes;
+        allocations[i] = allocations[--num_allocations];
+    }
+    pthread_mutex_unlock(&allocations_lock);
+    return bytes;
+}
 
 cudaError_t cudaMalloc(void **pointer, size_t bytes) {
     size_t rounded = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     *pointer = NULL;
     if (bytes == 0)
         return cudaSuccess;
-    if (num_allocations == MAX_ALLOCATIONS || allocated_bytes + rounded > properties()->totalGlobalMem)
-        return cudaErrorMemoryAllocation;
     void *memory = mmap(NULL, rounded, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED)
         return cudaErrorMemoryAllocation;
+    if (!note_allocation((struct allocation){(uintptr_t)memory, rounded, current_device})) {
+        munmap(memory, rounded);
+        return cudaErrorMemoryAllocation;
+    }
     /* A dump of a process with virtual operands would be as large as the operands. */
     madvise(memory, rounded, MADV_DONTDUMP);
-    allocations[num_allocations].start = (uintptr_t)memory;
-    allocations[num_allocations].device = current_device;
-    allocations[num_allocations++].bytes = rounded;
-    allocated_bytes += rounded;
     *pointer = memory;
     return cudaSuccess;
 }
 
 cudaError_t cudaFree(void *pointer) {
-    for (size_t i = 0; pointer != NULL && i < num_allocations; i++) {
-        if (allocations[i].start != (uintptr_t)pointer)
-            continue;
-        munmap(pointer, allocations[i].bytes);
-        allocated_bytes -= allocations[i].bytes;
-        allocations[i] = allocations[--num_allocations];
+    if (pointer == NULL)
         return cudaSuccess;
-    }
-    return pointer == NULL ? cudaSuccess : cudaErrorInvalidValue;
+    size_t bytes = forget_allocation(pointer);
+    if (bytes == 0)
+        return cudaErrorInvalidValue;
+    munmap(pointer, bytes);
+    return cudaSuccess;
 }
 
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
     *total_bytes = properties()->totalGlobalMem;
+    pthread_mutex_lock(&allocations_lock);
     *free_bytes = *total_bytes - allocated_bytes;
+    pthread_mutex_unlock(&allocations_lock);
     return cudaSuccess;
 }
 
@@ -247,8 +290,9 @@ cudaError_t cudaHostUnregister(void *pointer) { return cudaSuccess; }
 
 cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *out, const void *pointer) {
     memset(out, 0, sizeof *out);
-    out->type = is_device(pointer) ? cudaMemoryTypeDevice : cudaMemoryTypeUnregistered;
-    out->device = is_device(pointer) ? device_of(pointer) : 0;
+    int device = device_of(pointer);
+    out->type = device >= 0 ? cudaMemoryTypeDevice : cudaMemoryTypeUnregistered;
+    out->device = device >= 0 ? device : 0;
     if (out->type == cudaMemoryTypeDevice)
         out->devicePointer = (void *)pointer;
     return cudaSuccess;
@@ -282,7 +326,7 @@ cudaError_t cudaMemset2DAsync(void *to, size_t pitch, int value, size_t width, s
 
 /* ---- streams and events: everything has finished before it was asked about ------------------- */
 
-static uintptr_t next_handle = 0x1000;
+static _Atomic uintptr_t next_handle = 0x1000;
 
 cudaError_t cudaStreamCreate(cudaStream_t *s) { *s = (cudaStream_t)(next_handle += 16); return cudaSuccess; }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned flags) { return cudaStreamCreate(s); }
@@ -291,7 +335,12 @@ cudaError_t cudaStreamDestroy(cudaStream_t s) { return cudaSuccess; }
 cudaError_t cudaStreamSynchronize(cudaStream_t s) { return cudaSuccess; }
 cudaError_t cudaStreamQuery(cudaStream_t s) { return cudaSuccess; }
 cudaError_t cudaStreamGetPriority(cudaStream_t s, int *priority) { *priority = 0; return cudaSuccess; }
-cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode) { return cudaSuccess; }
+cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode) {
+    enum cudaStreamCaptureMode before = capture_mode;
+    capture_mode = *mode;
+    *mode = before;
+    return cudaSuccess;
+}
 
 cudaError_t cudaEventCreate(cudaEvent_t *e) { *e = (cudaEvent_t)(next_handle += 16); return cudaSuccess; }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags) { return cudaEventCreate(e); }
@@ -302,57 +351,97 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to) { 
 
 /* ---- capture: a stream is captured, and so is one that waits for an event of a captured stream; graphs hold nothing - */
 
-#define MAX_CAPTURED 256
-static struct { unsigned long long id; int num; const void *members[MAX_CAPTURED]; } capture;
-static int captured_nodes;
+/* A large model that overlaps two streams in every layer makes a few hundred events in one capture. */
+#define MAX_CAPTURED 4096
+/* Guards the three below it. Threads may capture at the same time, each a stream of its own. */
+static pthread_mutex_t captured_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct { const void *stream_or_event; unsigned long long capture; } captured[MAX_CAPTURED];
+static int num_captured;
+static unsigned long long num_captures;
+static const int captured_nodes;
 
-static int is_captured(const void *stream_or_event) {
-    for (int i = 0; i < capture.num; i++)
-        if (capture.members[i] == stream_or_event)
-            return 1;
+/* The number of its capture, or 0; the lock is held. */
+static unsigned long long find_capture(const void *stream_or_event) {
+    for (int i = 0; i < num_captured; i++)
+        if (captured[i].stream_or_event == stream_or_event)
+            return captured[i].capture;
     return 0;
 }
-static void add_to_capture(const void *stream_or_event) {
-    if (!is_captured(stream_or_event) && capture.num < MAX_CAPTURED)
-        capture.members[capture.num++] = stream_or_event;
+static unsigned long long capture_of(const void *stream_or_event) {
+    pthread_mutex_lock(&captured_lock);
+    unsigned long long capture = find_capture(stream_or_event);
+    pthread_mutex_unlock(&captured_lock);
+    return capture;
 }
-cudaError_t cudaEventRecordWithFlags(cudaEvent_t e, cudaStream_t s, unsigned flags) {
-    if (is_captured(s))
-        add_to_capture(e);
+/* Adds to a capture unless it is in one; the lock is held. */
+static cudaError_t add_to_capture(const void *stream_or_event, unsigned long long capture) {
+    if (find_capture(stream_or_event) != 0)
+        return cudaSuccess;
+    if (num_captured == MAX_CAPTURED) {
+        fprintf(stderr, "virtual GPU: a capture of more than %d streams and events is not answered\n", MAX_CAPTURED);
+        return cudaErrorNotSupported;
+    }
+    captured[num_captured].stream_or_event = stream_or_event;
+    captured[num_captured++].capture = capture;
     return cudaSuccess;
+}
+/* The lock is held. */
+static void end_capture(unsigned long long capture) {
+    int kept = 0;
+    for (int i = 0; i < num_captured; i++)
+        if (captured[i].capture != capture)
+            captured[kept++] = captured[i];
+    num_captured = kept;
+}
+static cudaError_t follow_into_capture(const void *follower, const void *leader) {
+    pthread_mutex_lock(&captured_lock);
+    unsigned long long capture = find_capture(leader);
+    cudaError_t done = capture != 0 ? add_to_capture(follower, capture) : cudaSuccess;
+    pthread_mutex_unlock(&captured_lock);
+    return done;
+}
+
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t e, cudaStream_t s, unsigned flags) {
+    return follow_into_capture(e, s);
 }
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) { return cudaEventRecordWithFlags(e, s, 0); }
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags) {
-    if (is_captured(e))
-        add_to_capture(s);
-    return cudaSuccess;
+    return follow_into_capture(s, e);
 }
 cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode mode) {
-    capture.id++;
-    capture.num = 0;
-    add_to_capture(s);
-    return cudaSuccess;
+    pthread_mutex_lock(&captured_lock);
+    unsigned long long abandoned = find_capture(s);
+    if (abandoned != 0)
+        end_capture(abandoned);
+    cudaError_t done = add_to_capture(s, ++num_captures);
+    pthread_mutex_unlock(&captured_lock);
+    return done;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *graph) {
-    if (!is_captured(s))
+    pthread_mutex_lock(&captured_lock);
+    unsigned long long capture = find_capture(s);
+    end_capture(capture);
+    pthread_mutex_unlock(&captured_lock);
+    if (capture == 0)
         return cudaErrorIllegalState;
-    capture.num = 0;
     *graph = (cudaGraph_t)(next_handle += 16);
     return cudaSuccess;
 }
 cudaError_t cudaStreamIsCapturing(cudaStream_t s, enum cudaStreamCaptureStatus *status) {
-    *status = is_captured(s) ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+    *status = capture_of(s) != 0 ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
     return cudaSuccess;
 }
 cudaError_t cudaStreamGetCaptureInfo(cudaStream_t s, enum cudaStreamCaptureStatus *status, unsigned long long *id,
                                      cudaGraph_t *graph, const cudaGraphNode_t **dependencies,
                                      const cudaGraphEdgeData **edges, size_t *num_dependencies) {
-    if (id) *id = capture.id;
-    if (graph) *graph = (cudaGraph_t)&capture;
+    unsigned long long capture = capture_of(s);
+    *status = capture != 0 ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+    if (id) *id = capture;
+    if (graph) *graph = (cudaGraph_t)&captured;
     if (dependencies) *dependencies = NULL;
     if (edges) *edges = NULL;
     if (num_dependencies) *num_dependencies = 0;
-    return cudaStreamIsCapturing(s, status);
+    return cudaSuccess;
 }
 cudaError_t cudaStreamUpdateCaptureDependencies(cudaStream_t s, cudaGraphNode_t *nodes, const cudaGraphEdgeData *edges,
                                                 size_t num, unsigned flags) {
@@ -461,5 +550,5 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, 
 }
 
 /* DeepGEMM makes a cuBLASLt handle at its first GEMM. Where there are headers of cuBLAS, cublas.c answers the rest. */
-int cublasLtCreate(void **handle) { *handle = &next_handle; return 0; }
+int cublasLtCreate(void **handle) { *handle = (void *)&next_handle; return 0; }
 int cublasLtDestroy(void *handle) { return 0; }

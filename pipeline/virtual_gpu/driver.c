@@ -1,10 +1,11 @@
 /* libcuda.so.1 of a GPU that is not there: loads kernels by name, counts their launches, runs none.
  *
  * A library handle, its only kernel and that kernel's function are one object here, because DeepGEMM
- * compiles exactly one kernel into each cubin.
+ * compiles exactly one kernel into each cubin. Locks are held as in cudart.c.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,25 +14,49 @@
 
 #include <cuda.h>
 
-struct loaded { int id; char *path; };
+/* The id of its file, or -1 for one that was loaded from memory. */
+struct loaded { int id; };
 
 #define MAX_LAUNCHES 256
-static struct { int num_loaded; char **paths; int num_launches; int launches[MAX_LAUNCHES]; } state;
+/* Each lock guards the rest of its struct. The launches keep the first ids and count on. */
+static struct { pthread_mutex_t lock; int num; char **paths; } files = {.lock = PTHREAD_MUTEX_INITIALIZER};
+static struct { pthread_mutex_t lock; int num; int ids[MAX_LAUNCHES]; } launches = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* ---- what the worker asks (ctypes) ------------------------------------------------------------- */
 
 /* Copies out the ids of the kernels launched since the last call; returns how many there were. */
 int vgpu_take_launches(int *ids, int capacity) {
-    int count = state.num_launches < capacity ? state.num_launches : capacity;
-    memcpy(ids, state.launches, (size_t)count * sizeof *ids);
-    count = state.num_launches;
-    state.num_launches = 0;
+    pthread_mutex_lock(&launches.lock);
+    int count = launches.num;
+    int noted = count < MAX_LAUNCHES ? count : MAX_LAUNCHES;
+    memcpy(ids, launches.ids, (size_t)(noted < capacity ? noted : capacity) * sizeof *ids);
+    launches.num = 0;
+    pthread_mutex_unlock(&launches.lock);
     return count;
 }
 
-const char *vgpu_path(int id) { return id < state.num_loaded ? state.paths[id] : NULL; }
+const char *vgpu_path(int id) {
+    pthread_mutex_lock(&files.lock);
+    const char *path = id >= 0 && id < files.num ? files.paths[id] : NULL;
+    pthread_mutex_unlock(&files.lock);
+    return path;
+}
 
 /* ---- libraries and kernels ---------------------------------------------------------------------- */
+
+/* Keeps the path for the life of the process, as a launch may be asked about after its library is unloaded; the id of
+ * the file, or -1 without memory. */
+static int note_file(char *path) {
+    pthread_mutex_lock(&files.lock);
+    char **paths = realloc(files.paths, (size_t)(files.num + 1) * sizeof *paths);
+    int id = paths == NULL ? -1 : files.num++;
+    if (paths != NULL) {
+        files.paths = paths;
+        paths[id] = path;
+    }
+    pthread_mutex_unlock(&files.lock);
+    return id;
+}
 
 CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, CUjit_option *jit, void **jit_values,
                                unsigned num_jit, CUlibraryOption *options, void **values, unsigned num_options) {
@@ -40,12 +65,12 @@ CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, CUjit_optio
         return CUDA_ERROR_FILE_NOT_FOUND;
     fclose(file);
     struct loaded *entry = malloc(sizeof *entry);
-    char **paths = realloc(state.paths, (size_t)(state.num_loaded + 1) * sizeof *paths);
-    if (entry == NULL || paths == NULL)
+    char *kept = strdup(path);
+    if (entry == NULL || kept == NULL || (entry->id = note_file(kept)) < 0) {
+        free(entry);
+        free(kept);
         return CUDA_ERROR_OUT_OF_MEMORY;
-    state.paths = paths;
-    entry->id = state.num_loaded++;
-    entry->path = state.paths[entry->id] = strdup(path);
+    }
     *library = (CUlibrary)entry;
     return CUDA_SUCCESS;
 }
@@ -78,7 +103,6 @@ CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned num_op
     if (entry == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     entry->id = -1;
-    entry->path = NULL;
     *module = (CUmodule)entry;
     return CUDA_SUCCESS;
 }
@@ -109,11 +133,14 @@ CUresult cuKernelGetAttribute(int *value, CUfunction_attribute attribute, CUkern
     return cuFuncGetAttribute(value, attribute, (CUfunction)kernel);
 }
 static CUresult launch(CUfunction function) {
-    if (((struct loaded *)function)->id < 0)
+    int id = ((struct loaded *)function)->id;
+    if (id < 0)
         return CUDA_SUCCESS;
-    if (state.num_launches < MAX_LAUNCHES)
-        state.launches[state.num_launches] = ((struct loaded *)function)->id;
-    state.num_launches++;
+    pthread_mutex_lock(&launches.lock);
+    if (launches.num < MAX_LAUNCHES)
+        launches.ids[launches.num] = id;
+    launches.num++;
+    pthread_mutex_unlock(&launches.lock);
     return CUDA_SUCCESS;
 }
 CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **args, void **extra) {
@@ -160,12 +187,7 @@ CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device) {
     uuid->bytes[15] = (char)('0' + device);
     return CUDA_SUCCESS;
 }
-CUresult cuCtxGetCurrent(CUcontext *context) { *context = (CUcontext)&state; return CUDA_SUCCESS; }
-CUresult cuCtxSetCurrent(CUcontext context) { return CUDA_SUCCESS; }
-CUresult cuCtxPushCurrent_v2(CUcontext context) { return CUDA_SUCCESS; }
-CUresult cuCtxPopCurrent_v2(CUcontext *context) { return cuCtxGetCurrent(context); }
 CUresult cuCtxGetApiVersion(CUcontext context, unsigned *version) { *version = 3020; return CUDA_SUCCESS; }
-CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) { return cuCtxGetCurrent(context); }
 CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active) {
     *flags = 0;
     *active = 1;
@@ -182,14 +204,14 @@ CUresult cuPointerGetAttribute(void *value, CUpointer_attribute attribute, CUdev
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: *(CUdeviceptr *)value = pointer; break;
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: *(unsigned *)value = CU_MEMORYTYPE_DEVICE; break;
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *(int *)value = 0; break;
-    case CU_POINTER_ATTRIBUTE_CONTEXT: *(CUcontext *)value = (CUcontext)&state; break;
+    case CU_POINTER_ATTRIBUTE_CONTEXT: return cuDevicePrimaryCtxRetain(value, 0);
     default: return CUDA_ERROR_NOT_SUPPORTED;
     }
     return CUDA_SUCCESS;
 }
-CUresult cuStreamGetCtx(CUstream stream, CUcontext *context) { return cuCtxGetCurrent(context); }
 CUresult cuGetErrorName(CUresult error, const char **text) {
-    static char name[32];
+    /* Per thread, so that the text of one thread's error is not another's. */
+    static __thread char name[32];
     snprintf(name, sizeof name, "CUresult %d", (int)error);
     *text = name;
     return CUDA_SUCCESS;

@@ -1,17 +1,17 @@
-/* Driver functions whose answer the virtual runtime knows: memory, streams, events, capture and occupancy.
+/* Driver functions whose answer the virtual runtime knows: the device, memory, streams, events, capture, occupancy.
  *
  * Handles and error codes are the same in both, so a call is handed on by name. A process that loads the driver without
  * the preloaded runtime gets CUDA_ERROR_NOT_SUPPORTED.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
-#include <string.h>
+#include <stdint.h>
 
 #include <cuda.h>
 
 #define HAND_ON(driver, parameters, runtime, types, arguments)                         \
     CUresult driver parameters {                                                       \
-        static int (*answer) types;                                                    \
+        static int (*_Atomic answer) types;                                            \
         if (answer == NULL)                                                            \
             answer = (int (*) types)dlsym(RTLD_DEFAULT, runtime);                      \
         return answer == NULL ? CUDA_ERROR_NOT_SUPPORTED : (CUresult)answer arguments; \
@@ -21,7 +21,7 @@
 
 HAND_ON(cuDeviceGetCount, (int *count), "cudaGetDeviceCount", (int *), (count))
 HAND_ON(cuCtxGetDevice, (CUdevice *device), "cudaGetDevice", (int *), (device))
-HAND_ON(cuCtxGetDevice_v2, (CUdevice *device, CUcontext context), "cudaGetDevice", (int *), (device))
+static HAND_ON(set_device, (CUdevice device), "cudaSetDevice", (int), (device))
 static HAND_ON(attribute_of_runtime, (int *value, CUdevice_attribute attribute, CUdevice device),
                "cudaDeviceGetAttribute", (int *, int, int), (value, (int)attribute, device))
 
@@ -45,6 +45,53 @@ HAND_ON(cuDeviceGetPCIBusId, (char *id, int length, CUdevice device), "cudaDevic
         (id, length, device))
 HAND_ON(cuDeviceCanAccessPeer, (int *can, CUdevice device, CUdevice peer), "cudaDeviceCanAccessPeer", (int *, int, int),
         (can, device, peer))
+
+/* ---- context: each device has its primary one, and a thread's current one is that of its current device --------- */
+
+#define MAX_PUSHED 64
+/* The devices of the contexts that this thread pushed others upon. */
+static __thread struct { int num; CUdevice devices[MAX_PUSHED]; } below;
+
+/* A handle is the device's number plus one, so that none is NULL. */
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
+    *context = (CUcontext)(uintptr_t)(device + 1);
+    return CUDA_SUCCESS;
+}
+static CUdevice device_of(CUcontext context) { return (CUdevice)(uintptr_t)context - 1; }
+
+CUresult cuCtxGetDevice_v2(CUdevice *device, CUcontext context) {
+    if (context == NULL)
+        return cuCtxGetDevice(device);
+    *device = device_of(context);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetCurrent(CUcontext *context) {
+    CUdevice device;
+    return cuDevicePrimaryCtxRetain(context, cuCtxGetDevice(&device) == CUDA_SUCCESS ? device : 0);
+}
+/* A thread always has a context here, also after it gave its own up. */
+CUresult cuCtxSetCurrent(CUcontext context) {
+    return context == NULL ? CUDA_SUCCESS : set_device(device_of(context));
+}
+CUresult cuCtxPushCurrent_v2(CUcontext context) {
+    CUcontext current;
+    if (below.num == MAX_PUSHED)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    cuCtxGetCurrent(&current);
+    CUresult done = cuCtxSetCurrent(context);
+    if (done == CUDA_SUCCESS)
+        below.devices[below.num++] = device_of(current);
+    return done;
+}
+CUresult cuCtxPopCurrent_v2(CUcontext *context) {
+    CUcontext current;
+    cuCtxGetCurrent(&current);
+    if (context != NULL)
+        *context = current;
+    return below.num == 0 ? CUDA_SUCCESS : set_device(below.devices[--below.num]);
+}
+CUresult cuStreamGetCtx(CUstream stream, CUcontext *context) { return cuCtxGetCurrent(context); }
 
 /* ---- memory ------------------------------------------------------------------------------------------ */
 
@@ -117,7 +164,8 @@ HAND_ON(cuStreamGetCaptureInfo_v3,
          const CUgraphEdgeData **edges, size_t *num_nodes),
         "cudaStreamGetCaptureInfo", (void *, void *, void *, void *, void *, void *, size_t *),
         (stream, status, id, graph, nodes, edges, num_nodes))
-CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) { return CUDA_SUCCESS; }
+HAND_ON(cuThreadExchangeStreamCaptureMode, (CUstreamCaptureMode *mode), "cudaThreadExchangeStreamCaptureMode", (void *),
+        (mode))
 HAND_ON(cuGraphInstantiateWithFlags, (CUgraphExec *exec, CUgraph graph, unsigned long long flags),
         "cudaGraphInstantiate", (void *, void *, unsigned long long), (exec, graph, flags))
 HAND_ON(cuGraphInstantiateWithParams, (CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *parameters),

@@ -1,7 +1,8 @@
 /* NCCL of a GPU that is not there, for one rank without its peers.
  *
- * Communicators exist and what is sent arrives nowhere. What returns a value through a pointer is here; every other
- * function that nccl.h declares is generated and succeeds, because a collective is a launch, and launches do nothing.
+ * Communicators exist and what is sent arrives nowhere. What hands a result back is here. Every other function that
+ * nccl.h declares is generated (build.py): one that asks or makes something names itself and fails, the rest succeeds,
+ * because a collective is a launch, and launches do nothing.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -51,14 +51,14 @@ class Facts:
         nested = config.get("text_config")
         self._config = {**config, **nested} if isinstance(nested, Mapping) else dict(config)
         self._where = where
-        self.problems: list[str] = []
+        self.errors: list[str] = []
 
     def get(self, name: str) -> Any:
         """The field as it is, None where it is absent."""
         return self._config.get(name)
 
     def integer(self, name: str, default: int | None = None, *, least: int = 1) -> int:
-        """A whole number of at least `least`; where it is wrong the answer is `least`, and a problem is noted."""
+        """A whole number of at least `least`; where it is wrong the answer is `least`, and an error is noted."""
         value = self._config.get(name)
         value = default if value is None else value
         if isinstance(value, int) and not isinstance(value, bool) and value >= least:
@@ -89,16 +89,16 @@ class Facts:
 
     def quantization(self) -> Quantization:
         """What quantization_config says."""
-        found, wrong = read_quantization(self._config.get("quantization_config"))
-        self.problems += [f"{self._where}: {problem}" for problem in wrong]
-        return found
+        quantization, errors = read_quantization(self._config.get("quantization_config"))
+        self.errors += [f"{self._where}: {error}" for error in errors]
+        return quantization
 
     def _note(self, expected: str, value: Any) -> None:
         got = "nothing" if value is None else repr(value)
-        self.problems.append(f"{self._where}: {expected}, got {got}")
+        self.errors.append(f"{self._where}: {expected}, got {got}")
 
 
 def architecture(config: Mapping[str, Any]) -> str | None:
     """The first of `architectures`."""
-    found = config.get("architectures")
-    return found[0] if isinstance(found, list | tuple) and found and isinstance(found[0], str) else None
+    names = config.get("architectures")
+    return names[0] if isinstance(names, list | tuple) and names and isinstance(names[0], str) else None

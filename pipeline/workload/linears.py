@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from enum import Enum, auto
 
 # What a linear reads, besides another linear's output: the normed hidden states, or what attention gave.
@@ -43,6 +43,7 @@ class Linear:
 
     name: str
     role: Role
+    _: KW_ONLY
     split: Split
     parts: tuple[int, ...]
     k: int
@@ -65,6 +66,22 @@ class Linear:
         return sum(self.parts)
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a server would not start with this layout; `roles`: the linears whose sizes do not divide."""
+
+    message: str
+    roles: tuple[Role, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NotDeepGemm:
+    """A layer's matrix product that no DeepGEMM kernel serves, with the true reason."""
+
+    layer: str
+    reason: str
+
+
 def column(width: int) -> Split:
     """COLUMN over more than one rank."""
     return Split.COLUMN if width > 1 else Split.REPLICATED
@@ -75,7 +92,7 @@ def row(width: int) -> Split:
     return Split.ROW if width > 1 else Split.REPLICATED
 
 
-def block_problems(linear: Linear, block: tuple[int, int], *, last_part_exempt: bool = False) -> list[str]:
+def block_errors(linear: Linear, block: tuple[int, int], *, last_part_exempt: bool = False) -> list[str]:
     """Why the server would refuse to load this shard: scale blocks must not be cut.
 
     A weight of one piece that every rank holds whole is not checked, so N = 2112 of qkv_a loads; merged pieces are,
@@ -87,15 +104,15 @@ def block_problems(linear: Linear, block: tuple[int, int], *, last_part_exempt: 
     if not linear.is_checked:
         return []
     block_n, block_k = block
-    found: list[str] = []
+    errors: list[str] = []
     is_whole = linear.split is Split.REPLICATED
     parts = linear.parts if len(linear.parts) > 1 or linear.split is Split.COLUMN else ()
     for part in dict.fromkeys(parts[:-1] if is_whole and last_part_exempt else parts):
         if part % block_n != 0:
-            found.append(_cut(linear, f"N {part}", block_n))
+            errors.append(_cut(linear, f"N {part}", block_n))
     if linear.split is Split.ROW and linear.k % block_k != 0:
-        found.append(_cut(linear, f"K {linear.k}", block_k))
-    return found
+        errors.append(_cut(linear, f"K {linear.k}", block_k))
+    return errors
 
 
 def _cut(linear: Linear, what: str, block: int) -> str:

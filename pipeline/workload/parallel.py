@@ -1,4 +1,4 @@
-"""The layout of a deployment over ranks: widths, identities and the split of layers over pipeline stages."""
+"""The layout of a deployment over ranks: widths, identities and the split of layers over the pipeline."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class Parallel:
     name: str = ""
     """The file's name in conf/parallel."""
     tp: int = 1
-    """Tensor-parallel size: ranks of one pipeline stage."""
+    """Tensor-parallel size: ranks at one place of the pipeline."""
     pp: int = 1
-    """Pipeline stages."""
+    """Pipeline-parallel size: places of the pipeline, each with layers of its own."""
     ep: int = 1
     """Expert-parallel size; an all-to-all backend makes it tp."""
     attn_dp: int = 1
-    """Data-parallel groups of attention inside one stage."""
+    """Data-parallel groups of attention among these ranks."""
     attn_cp: int = 1
     """Context-parallel size of attention."""
     moe_dp: int = 1
@@ -49,7 +49,7 @@ class Parallel:
     moe_a2a_backend: A2A = A2A.none
     """The all-to-all backend of the experts."""
     layer_partition: list[int] = field(default_factory=list[int])
-    """Layers of each pipeline stage, written by hand; empty means the server's own rule."""
+    """Layers at each place of the pipeline, written by hand; empty means the server's own rule."""
 
     @property
     def effective_ep(self) -> int:
@@ -76,28 +76,28 @@ class Parallel:
         """Ranks of the whole deployment."""
         return self.tp * self.pp
 
-    def ranks_of_stage(self, stage: int) -> tuple[int, ...]:
-        """Global ranks of one pipeline stage: pp is the outer dimension."""
-        return tuple(range(stage * self.tp, (stage + 1) * self.tp))
+    def ranks_at(self, place: int) -> tuple[int, ...]:
+        """Global ranks at one place of the pipeline: pp is the outer dimension."""
+        return tuple(range(place * self.tp, (place + 1) * self.tp))
 
-    def problems(self) -> list[str]:
+    def config_errors(self) -> list[str]:
         """Sizes below one and identities that do not hold, one line each."""
         sizes = ("tp", "pp", "ep", "attn_dp", "attn_cp", "moe_dp")
-        found = [
+        errors = [
             f"parallel.{name} must be at least 1, got {getattr(self, name)}"
             for name in sizes
             if getattr(self, name) < 1
         ]
-        if found:
-            return found
-        found += self._identity("attn_dp * attn_cp", self.attn_dp * self.attn_cp, "parallel.attn_dp")
-        found += self._identity("ep * moe_dp", self.effective_ep * self.moe_dp, "parallel.ep")
+        if errors:
+            return errors
+        errors += self._identity("attn_dp * attn_cp", self.attn_dp * self.attn_cp, "parallel.attn_dp")
+        errors += self._identity("ep * moe_dp", self.effective_ep * self.moe_dp, "parallel.ep")
         if self.moe_dense_tp_size not in (None, 1):
-            found.append(
+            errors.append(
                 f"parallel.moe_dense_tp_size must be null or 1, got {self.moe_dense_tp_size}; "
                 "SGLang 0.5.23 re-shards dense layers for no other value"
             )
-        return found
+        return errors
 
     def _identity(self, what: str, product: int, key: str) -> list[str]:
         if self.tp % product == 0:
@@ -106,24 +106,24 @@ class Parallel:
 
 
 def split_layers_last(num_layers: int, pp: int) -> list[int]:
-    """Layers of each stage as SGLang splits them: the last `num_layers % pp` stages get one more."""
+    """Layers at each place of the pipeline as SGLang splits them: the last `num_layers % pp` places get one more."""
     base, extra = divmod(num_layers, pp)
-    return [base + (stage >= pp - extra) for stage in range(pp)]
+    return [base + (place >= pp - extra) for place in range(pp)]
 
 
-def partition_problems(parallel: Parallel, num_layers: int) -> list[str]:
-    """What is wrong with the split of `num_layers` over the pipeline stages, one line each."""
+def partition_errors(parallel: Parallel, num_layers: int) -> list[str]:
+    """What is wrong with the split of `num_layers` over the pipeline, one line each."""
     if parallel.pp > num_layers:
         return [f"parallel.pp {parallel.pp} exceeds the model's {num_layers} layers; lower parallel.pp"]
     partition = parallel.layer_partition
     if not partition or parallel.pp == 1:
         return []
-    found: list[str] = []
+    errors: list[str] = []
     if len(partition) != parallel.pp:
-        found.append(f"parallel.layer_partition has {len(partition)} entries, parallel.pp is {parallel.pp}")
+        errors.append(f"parallel.layer_partition has {len(partition)} entries, parallel.pp is {parallel.pp}")
     if sum(partition) != num_layers or min(partition) < 1:
-        found.append(
+        errors.append(
             f"parallel.layer_partition {partition} must hold numbers above 0 that sum to the model's "
             f"{num_layers} layers, got {sum(partition)}"
         )
-    return found
+    return errors

@@ -50,23 +50,23 @@ class Quantization:
         return any(_matches(entry, path) for entry in self.ignored)
 
 
-def read_quantization(found: Any) -> tuple[Quantization, list[str]]:
+def read_quantization(config: Any) -> tuple[Quantization, list[str]]:
     """(what it says, what is wrong with it); nothing at all is a bf16 checkpoint."""
-    if not isinstance(found, Mapping):
-        return Quantization(None, None, "bf16"), [] if found is None else ["quantization_config must be an object"]
-    method = str(found.get("quant_method", "")).lower() or None
+    if not isinstance(config, Mapping):
+        return Quantization(None, None, "bf16"), [] if config is None else ["quantization_config must be an object"]
+    method = str(config.get("quant_method", "")).lower() or None
     ignored = tuple(
-        str(entry) for name in ("ignored_layers", "modules_to_not_convert", "ignore") for entry in found.get(name) or ()
+        str(entry) for name in ("ignored_layers", "modules_to_not_convert", "ignore") for entry in config.get(name) or ()
     )
     if method == "compressed-tensors":
-        return _compressed_tensors(found, ignored), []
+        return _compressed_tensors(config, ignored), []
     if method is None:
         return Quantization(None, None, "not named"), ["quantization_config has no quant_method"]
     if "mxfp8" in method:
         return Quantization(method, MXFP8_BLOCK, "MXFP8: FP8 with 1x32 scales", ignored), []
     if method != "fp8":
         return Quantization(method, None, f"{method}, not block FP8", ignored), []
-    block = found.get("weight_block_size")
+    block = config.get("weight_block_size")
     if block is None:
         return Quantization(method, None, "FP8 with a scale for each tensor or channel", ignored), []
     sizes = list(block) if isinstance(block, list | tuple) else []
@@ -75,8 +75,8 @@ def read_quantization(found: Any) -> tuple[Quantization, list[str]]:
     return Quantization(method, (sizes[0], sizes[1]), f"FP8 with {sizes[0]}x{sizes[1]} scale blocks", ignored), []
 
 
-def _compressed_tensors(found: Mapping[str, Any], ignored: tuple[str, ...]) -> Quantization:
-    groups = found.get("config_groups")
+def _compressed_tensors(config: Mapping[str, Any], ignored: tuple[str, ...]) -> Quantization:
+    groups = config.get("config_groups")
     weights = [group.get("weights") or {} for group in groups.values()] if isinstance(groups, Mapping) else []
     for weight in weights:
         structure = weight.get("block_structure")
@@ -99,5 +99,5 @@ def _matches(entry: str, path: str) -> bool:
     if entry.startswith("re:"):
         return re.match(entry.removeprefix("re:"), path) is not None
     dotted = f".{path.replace('model.language_model.', 'model.')}."
-    wanted = entry.replace("language_model.", "")
-    return f".{wanted}." in dotted or dotted.endswith(f".{wanted}.")
+    module = entry.replace("language_model.", "")
+    return f".{module}." in dotted or dotted.endswith(f".{module}.")

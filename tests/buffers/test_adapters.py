@@ -16,9 +16,7 @@ from pipeline.buffers.layout import lay_out
 from pipeline.engine.errors import CapacityError, SlotError
 from tests.buffers.test_decode_set import SMALL
 
-FULL = replace(
-    SMALL, is_multimodal=True, has_mamba=True, has_encoder=True, has_pp_proxies=True, counts_unpadded_tokens=True
-)
+FULL = replace(SMALL, is_multimodal=True, has_pp_proxies=True, counts_unpadded_tokens=True)
 PROXIES = ("hidden_states", "residual")
 
 
@@ -55,7 +53,7 @@ def decode_sizes(draw: st.DrawFn) -> DecodeSize:
         max_tokens=batch * per_request + multiple * draw(st.integers(0, 20)),
         multiple=multiple,
         num_dp_ranks=draw(st.integers(1, 4)),
-        **{name: draw(st.booleans()) for name in ("is_multimodal", "has_mamba", "has_encoder", "has_pp_proxies")},
+        **{name: draw(st.booleans()) for name in ("is_multimodal", "has_pp_proxies", "counts_unpadded_tokens")},
     )
 
 
@@ -105,8 +103,6 @@ def test_any_other_batch_is_a_capacity_error(size: DecodeSize, batch: int) -> No
 
 OPTIONAL = {
     "is_multimodal": ("mrope_positions",),
-    "has_mamba": ("mamba_track_indices", "mamba_track_mask"),
-    "has_encoder": ("encoder_lens",),
     "has_pp_proxies": tuple(f"pp_proxy_tensors.{name}" for name in PROXIES),
     "counts_unpadded_tokens": ("num_token_non_padded",),
 }
@@ -121,7 +117,7 @@ def test_an_absent_field_is_absent_in_every_view(presence: str) -> None:
 
 
 def test_a_text_model_adopts_buffers_that_lack_what_it_does_not_need() -> None:
-    owner = live(SMALL, mrope_positions=None, encoder_lens=None, pp_proxy_tensors=None, num_token_non_padded=None)
+    owner = live(SMALL, mrope_positions=None, pp_proxy_tensors=None, num_token_non_padded=None)
     assert adopt(SMALL, owner).view(2).keys() == reserved(SMALL).view(2).keys()
 
 
@@ -182,7 +178,7 @@ def test_larger_buffers_are_adopted_and_cut() -> None:
         buffers.view(5)
 
 
-def test_everything_that_does_not_fit_is_told_in_one_message() -> None:
+def test_everything_that_does_not_fit_is_in_one_message() -> None:
     owner = live(
         FULL,
         positions=torch.zeros(4, dtype=torch.int32),
@@ -211,6 +207,6 @@ def test_too_few_rows_are_refused() -> None:
         adopt(SMALL, live(SMALL, seq_lens=torch.ones(3, dtype=torch.int64)))
 
 
-def test_no_proxies_at_all_are_told_for_each_of_them() -> None:
+def test_no_proxies_at_all_are_missing_one_by_one() -> None:
     with pytest.raises(SlotError, match=r"hidden_states: is missing; pp_proxy_tensors\.residual: is missing"):
         adopt(FULL, live(FULL, pp_proxy_tensors=None))

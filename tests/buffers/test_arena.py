@@ -4,14 +4,14 @@ import pytest
 import torch
 
 from pipeline.buffers.arena import GUARD_VALUE, Arena
-from pipeline.buffers.layout import BufferSpec, lay_out
+from pipeline.buffers.layout import BufferSpec, Content, lay_out
 from pipeline.engine.errors import CapacityError, SlotError
 
-RUN = BufferSpec("run", "int64", (4, 3), fill=7)
+RUN = BufferSpec("run", "int64", (4, 3), content=7)
 WIDE = BufferSpec("wide", "int64", (3, 5), rows_axis=1)
-X = BufferSpec("x", "bfloat16", (8, 128), fill=None, phases=frozenset({"a"}))
-Y = BufferSpec("y", "float32", (300,), fill=None, phases=frozenset({"b"}))
-BOTH = BufferSpec("both", "bool", (33,), fill=None, phases=frozenset({"a", "b"}))
+X = BufferSpec("x", "bfloat16", (8, 128), content=Content.UNSET, phases=frozenset({"a"}))
+Y = BufferSpec("y", "float32", (300,), content=Content.UNSET, phases=frozenset({"b"}))
+BOTH = BufferSpec("both", "bool", (33,), content=Content.UNSET, phases=frozenset({"a", "b"}))
 
 
 def arena_of(*specs: BufferSpec) -> tuple[Arena, torch.Tensor]:
@@ -182,7 +182,7 @@ def test_an_overrun_seen_once_is_never_forgotten() -> None:
 
 
 def test_what_one_phase_writes_over_the_guards_of_another_is_no_overrun() -> None:
-    small = BufferSpec("small", "bool", (16,), fill=None, phases=frozenset({"a"}))
+    small = BufferSpec("small", "bool", (16,), content=Content.UNSET, phases=frozenset({"a"}))
     arena, _ = arena_of(small, Y)
     with arena.phase("a"):
         pass
@@ -205,7 +205,7 @@ def test_refilling_restores_what_the_spec_names() -> None:
     assert arena["wide"].eq(5).all()
 
 
-def test_refilling_a_buffer_without_a_fill_leaves_it_alone() -> None:
+def test_refilling_a_buffer_whose_content_is_unset_leaves_it_alone() -> None:
     arena, _ = arena_of(X)
     with arena.phase("a"):
         arena["x"].fill_(3)
@@ -214,7 +214,7 @@ def test_refilling_a_buffer_without_a_fill_leaves_it_alone() -> None:
 
 
 def test_refilling_a_buffer_outside_its_phase_is_refused() -> None:
-    filled = BufferSpec("filled", "float32", (300,), fill=1, phases=frozenset({"a"}))
+    filled = BufferSpec("filled", "float32", (300,), content=1, phases=frozenset({"a"}))
     arena, _ = arena_of(filled, Y)
     with arena.phase("b"):
         arena["y"].fill_(3)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from pipeline.buffers.decode_set import PREFIX, AdapterKind, DecodeSize, aligned_batch, decode_specs
+from pipeline.buffers.decode_size import decode_size
 from pipeline.buffers.layout import BufferSpec
-from pipeline.buffers.sizing import decode_size
-from pipeline.workload.parallel import A2A, Parallel
-from tests.workload.recipes import deepseek, layout, server, tiny, workload_of
+from pipeline.workload.parallel import Parallel
+from tests.servers.recipes import deepseek, layout, workload_of
 
 H = 7168
 VOCAB = 129280
@@ -30,7 +30,7 @@ SMALL = DecodeSize(
 
 
 def size_of(parallel: Parallel, kind: AdapterKind = AdapterKind.decode_graph, **flags: Any) -> DecodeSize:
-    return decode_size(workload_of(deepseek(), parallel, **flags), parallel, server(**flags), kind)
+    return decode_size(workload_of(deepseek(), parallel, **flags), parallel, kind)
 
 
 def fields_of(size: DecodeSize) -> dict[str, tuple[str, tuple[int, ...]]]:
@@ -83,11 +83,11 @@ def test_several_tokens_a_request_widen_the_token_axis_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "fill"),
+    ("name", "content"),
     [("input_ids", 0), ("seq_lens", 1), ("seq_lens_cpu", 1), ("custom_mask", True), ("positions", 0)],
 )
-def test_a_field_holds_what_the_servers_table_says(name: str, fill: int | bool) -> None:
-    assert named(SMALL, name).fill == fill
+def test_a_field_holds_what_the_servers_table_says(name: str, content: int | bool) -> None:
+    assert named(SMALL, name).content == content
 
 
 @pytest.mark.parametrize(
@@ -95,8 +95,6 @@ def test_a_field_holds_what_the_servers_table_says(name: str, fill: int | bool) 
     [
         ("is_multimodal", {"mrope_positions": ("int64", (3, 4))}),
         ("counts_unpadded_tokens", {"num_token_non_padded": ("int32", (1,))}),
-        ("has_mamba", {"mamba_track_indices": ("int64", (4,)), "mamba_track_mask": ("bool", (4,))}),
-        ("has_encoder", {"encoder_lens": ("int32", (4,))}),
         (
             "has_pp_proxies",
             {f"pp_proxy_tensors.{name}": ("bfloat16", (4, 8)) for name in ("hidden_states", "residual")},
@@ -132,62 +130,8 @@ def test_auto_picks_the_adapter_by_whether_there_are_graphs(
     assert kind.chosen(has_cuda_graphs=has_cuda_graphs) is chosen
 
 
-def test_a_server_without_graphs_gets_the_eager_set() -> None:
-    assert size_of(layout("tp8"), AdapterKind.auto).kind is AdapterKind.decode_graph
-    assert size_of(layout("tp8"), AdapterKind.auto, disable_cuda_graph=True).kind is AdapterKind.eager
-
-
-def test_the_graph_set_is_as_large_as_the_largest_captured_batch() -> None:
-    size = size_of(layout("tp8"), cuda_graph_max_bs=48)
-    assert (size.max_batch, size.max_tokens) == (48, 48)
-
-
-def test_the_eager_set_has_the_token_axis_of_prefill_and_the_logits_of_decode() -> None:
-    size = size_of(layout("tp8"), AdapterKind.eager, max_running_requests=64, tokens_per_request=2)
-    assert (size.max_batch, size.tokens_per_request, size.max_tokens) == (64, 2, 8192)
-    fields = fields_of(size)
-    assert fields["input_ids"] == ("int64", (8192,))
-    assert fields["next_token_logits_buffer"] == ("float32", (128, VOCAB))
-    assert fields["custom_mask"] == ("bool", ((64 + 128) * 2,))
-
-
-def test_the_eager_set_holds_its_largest_batch_when_prefill_is_smaller() -> None:
-    size = size_of(layout("tp8"), AdapterKind.eager, chunked_prefill_size=16, max_running_requests=64)
-    assert size.max_tokens == 64
-
-
-def test_the_eager_set_without_chunks_holds_its_largest_batch() -> None:
-    assert size_of(layout("tp8"), AdapterKind.eager, chunked_prefill_size=-1).max_tokens >= 512
-
-
-# Rule 3 of design.md section 5: every dummy run's batch is rounded to one lcm, and buffers are sized after it.
-
-SYNCED = Parallel(tp=6, attn_cp=2, moe_dense_tp_size=1)
-SIX = {"num_attention_heads": 6, "moe_intermediate_size": 768}
-
-
-@pytest.mark.parametrize("kind", [AdapterKind.decode_graph, AdapterKind.eager], ids=lambda kind: kind.name)
-def test_buffers_are_sized_after_the_batch_is_rounded(kind: AdapterKind) -> None:
-    flags = {"cuda_graph_max_bs": 50, "max_running_requests": 50, "chunked_prefill_size": 16}
-    workload = workload_of(tiny(**SIX), SYNCED, **flags)
-    size = decode_size(workload, SYNCED, server(**flags), kind)
-    assert size.multiple == 12
-    assert (size.max_batch, size.max_tokens) == (60, 60)
-    assert aligned_batch(50, size) == size.max_batch
-
-
 @pytest.mark.parametrize("batch", [1, 11, 12, 13, 59])
 def test_a_batch_is_rounded_to_the_next_multiple(batch: int) -> None:
-    found = aligned_batch(batch, replace(SMALL, multiple=12))
-    assert found % 12 == 0
-    assert 0 <= found - batch < 12
-
-
-def test_without_mlp_sync_a_batch_is_left_as_it_is() -> None:
-    size = size_of(layout("tp8"), cuda_graph_max_bs=7)
-    assert (size.multiple, size.max_batch) == (1, 7)
-
-
-def test_attention_dp_rounds_to_the_attention_width() -> None:
-    size = size_of(Parallel(tp=8, attn_dp=2, moe_a2a_backend=A2A.none), cuda_graph_max_bs=7)
-    assert (size.multiple, size.max_batch) == (4, 8)
+    aligned = aligned_batch(batch, replace(SMALL, multiple=12))
+    assert aligned % 12 == 0
+    assert 0 <= aligned - batch < 12

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.deepgemm.cache import cache_faults, publish
+from pipeline.deepgemm.cache import PublishedKeys, cache_faults, publish
 from pipeline.deepgemm.toolkit import Toolkit
 from tests.fake_toolkit import cubin
 
@@ -34,8 +34,8 @@ def built(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("is_newer_jit", [True, False])
 def test_an_entry_of_either_generation_is_published_whole(tmp_path: Path, built: Path, is_newer_jit: bool):
     stub_entry(tmp_path / "stubs", "gemm.1", is_newer_jit=is_newer_jit)
-    done = publish(tmp_path / "stubs", {"gemm.1": built}, tmp_path / "warm", toolkit=TOOLKIT, sm=90)
-    assert done.added == ["gemm.1"]
+    published = publish(tmp_path / "stubs", {"gemm.1": built}, tmp_path / "warm", toolkit=TOOLKIT, sm=90)
+    assert published.added == ["gemm.1"]
     assert cache_faults(tmp_path / "warm", 90) == (1, [])
     assert [path.name for path in (tmp_path / "warm").iterdir()] == ["cache"], "staging is gone"
 
@@ -55,8 +55,8 @@ def test_a_good_entry_is_never_touched_and_a_bad_one_is_replaced(tmp_path: Path,
     publish(tmp_path / "stubs", both, tmp_path / "warm", toolkit=TOOLKIT, sm=90)
     inode = (tmp_path / "warm" / "cache" / "good" / "kernel.cubin").stat().st_ino
     (tmp_path / "warm" / "cache" / "bad" / "kernel.cubin").write_bytes(cubin(90)[:40])
-    done = publish(tmp_path / "stubs", both, tmp_path / "warm", toolkit=TOOLKIT, sm=90)
-    assert (done.kept, done.replaced, done.added) == (["good"], ["bad"], [])
+    published = publish(tmp_path / "stubs", both, tmp_path / "warm", toolkit=TOOLKIT, sm=90)
+    assert (published.kept, published.replaced, published.added) == (["good"], ["bad"], [])
     assert (tmp_path / "warm" / "cache" / "good" / "kernel.cubin").stat().st_ino == inode
     assert cache_faults(tmp_path / "warm", 90) == (2, [])
 
@@ -77,3 +77,9 @@ def test_a_servers_own_lock_folder_is_no_stranger(tmp_path: Path, built: Path):
     _, faults = cache_faults(tmp_path / "warm", 90)
     assert len(faults) == 1
     assert "left_over" in faults[0]
+
+
+def test_a_key_that_is_published_twice_counts_as_it_did_first():
+    published = PublishedKeys(added=["new"], kept=["good"], replaced=["bad"])
+    published.extend(PublishedKeys(added=["other"], kept=["new", "bad", "known"]))
+    assert published == PublishedKeys(added=["new", "other"], kept=["good", "known"], replaced=["bad"])

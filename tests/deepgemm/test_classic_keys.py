@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.deepgemm.classic_keys import Compiler, compiler_of, hex_digest, include_folder, is_classic, relocate
+from pipeline.deepgemm.classic_keys import (
+    CompilerRecord,
+    compiler_of,
+    hex_digest,
+    include_folder,
+    is_classic,
+    relocate,
+)
 from pipeline.engine.errors import StageError
 
 INCLUDE = Path("/opt/venv/lib/deep_gemm/include")
@@ -44,7 +51,7 @@ GOLDEN = {
 COMPILER = compiler_of(ARGUMENTS, (13, 0))
 
 
-def cache_of(folder: Path, compiler: Compiler = COMPILER) -> Path:
+def cache_of(folder: Path, compiler: CompilerRecord = COMPILER) -> Path:
     """A published classic cache with both kernels."""
     for name, code in GOLDEN.values():
         entry = folder / "cache" / compiler.key(name, code)
@@ -81,17 +88,17 @@ def test_a_cache_moves_to_another_folder_and_back(tmp_path: Path):
     assert keys_in(warm) == sorted(moved.values())
     assert not set(before) & set(moved.values())
     assert [path.name for path in warm.iterdir()] == ["cache"]
-    relocate(warm, COMPILER.at(Path("/srv/deep_gemm/include")), INCLUDE)
+    relocate(warm, COMPILER.with_include(Path("/srv/deep_gemm/include")), INCLUDE)
     assert keys_in(warm) == before
 
 
 def test_moving_twice_to_one_place_is_moving_once(tmp_path: Path):
     warm = cache_of(tmp_path)
-    there = Path("/srv/deep_gemm/include")
-    relocate(warm, COMPILER, there)
+    include = Path("/srv/deep_gemm/include")
+    relocate(warm, COMPILER, include)
     once = keys_in(warm)
     cache_of(tmp_path)  # a later bake publishes the keys of this machine again
-    relocate(warm, COMPILER, there)
+    relocate(warm, COMPILER, include)
     assert keys_in(warm) == once
 
 

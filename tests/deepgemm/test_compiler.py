@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from elftools.elf.elffile import ELFFile
 
-from pipeline.deepgemm.compiler import Compiler, Source
+from pipeline.deepgemm.compiler import Nvcc, Source
 from pipeline.deepgemm.cubin import read_cubin
 from pipeline.deepgemm.memo import package_folder
 from pipeline.deepgemm.toolkit import Toolkit, find_toolkit
@@ -28,15 +28,15 @@ static void __instantiate_kernel() {{
 """
 
 
-def compiler(tmp_path: Path, toolkit: Toolkit) -> Compiler:
+def nvcc(tmp_path: Path, toolkit: Toolkit) -> Nvcc:
     shutil.rmtree(tmp_path / "work", ignore_errors=True)
     (tmp_path / "work").mkdir()
-    return Compiler(toolkit, Children(), tmp_path / "work", 90)
+    return Nvcc(toolkit, Children(), tmp_path / "work", 90)
 
 
 def build(tmp_path: Path, toolkit: Toolkit, sources: list[Source]) -> list[Path | str]:
-    outcome = {source.key: made for source, made in compiler(tmp_path, toolkit).build(sources)}
-    return [outcome[source.key] for source in sources]
+    outcomes = {source.key: outcome for source, outcome in nvcc(tmp_path, toolkit).build(sources)}
+    return [outcomes[source.key] for source in sources]
 
 
 def gemm(number: int) -> Source:

@@ -46,10 +46,10 @@ def test_a_missing_file_is_a_fault_and_no_exception(tmp_path: Path):
 @given(st.data())
 def test_no_truncation_goes_unnoticed(data: st.DataObject):
     whole = cubin(90)
-    kept = data.draw(st.integers(0, len(whole) - 1))
-    path = Path(f"/tmp/preheat-test-truncated-{kept}")
+    num_bytes = data.draw(st.integers(0, len(whole) - 1))
+    path = Path(f"/tmp/preheat-test-truncated-{num_bytes}")
     try:
-        path.write_bytes(whole[:kept])
-        assert check_cubin(path, 90) is not None, f"{kept} of {len(whole)} bytes passed as a whole cubin"
+        path.write_bytes(whole[:num_bytes])
+        assert check_cubin(path, 90) is not None, f"{num_bytes} of {len(whole)} bytes passed as a whole cubin"
     finally:
         path.unlink()

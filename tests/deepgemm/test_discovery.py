@@ -12,16 +12,18 @@ from pipeline.deepgemm.discovery import Discoverer, num_shards, split_evenly
 from pipeline.deepgemm.toolkit import find_toolkit
 from pipeline.engine.children import Children
 from pipeline.engine.errors import StageError
+from pipeline.servers.shared.problems import Kernel, MList, Problem
 from pipeline.virtual_gpu.build import build
-from pipeline.workload.problems import Kernel, MList, Problem
 from tests.fake_toolkit import make_toolkit
-from tests.workload.recipes import target
+from tests.servers.recipes import target
 
 H200 = target("h200")
 
 
 def problem(kernel: Kernel, n: int, k: int, groups: int, m: MList) -> Problem:
-    return Problem(kernel, n, k, groups, m, ("linear",), (0,), (0,), ("rule",))
+    return Problem(
+        kernel=kernel, n=n, k=k, groups=groups, m=m, linears=("linear",), layers=(0,), ranks=(0,), rules=("rule",)
+    )
 
 
 @pytest.fixture
@@ -32,17 +34,17 @@ def discoverer(tmp_path: Path) -> Discoverer:
 
 def test_every_m_of_the_list_is_launched_and_mapped_to_its_kernels(discoverer: Discoverer, tmp_path: Path):
     every_m = MList((range(1, 16385),))
-    seen: list[tuple[int, int]] = []
+    progress: list[tuple[int, int]] = []
     dense = problem(Kernel.DENSE, 2112, 7168, 1, every_m)
-    found = discoverer.record([dense], tmp_path / "stubs", lambda done, total: seen.append((done, total)))
-    (kernels,) = found.problems
-    assert kernels.launched == found.num_launched == 16384
+    discovery = discoverer.record([dense], tmp_path / "stubs", lambda done, total: progress.append((done, total)))
+    (kernels,) = discovery.problems
+    assert kernels.launched == discovery.num_launched == 16384
     assert [m for first, last, _ in kernels.runs for m in range(first, last + 1)] == list(every_m)
     assert sorted(kernels.keys) == sorted(path.name for path in (tmp_path / "stubs" / "cache").iterdir())
     # 24 GEMM kernels and the layout kernel of K = 7168; the server-style sweep on an H200 compiled 25 as well.
     assert len(kernels.keys) == 25
-    assert seen
-    assert found.peak_bytes < 2 << 30, "operands of gigabytes must stay address space"
+    assert progress
+    assert discovery.peak_bytes < 2 << 30, "operands of gigabytes must stay address space"
 
 
 def test_sources_and_arguments_come_back_from_the_stubs(discoverer: Discoverer, tmp_path: Path):
@@ -60,12 +62,12 @@ def test_a_check_names_what_the_cache_lacks_and_writes_nothing_there(discoverer:
     more = problem(Kernel.DENSE, 2112, 7168, 1, MList((range(1, 4097),)))
     discoverer.record([first], tmp_path / "stubs", lambda done, total: None)
     before = sorted(path.name for path in (tmp_path / "stubs" / "cache").iterdir())
-    found, lacking = discoverer.check([first], tmp_path / "stubs", lambda done, total: None)
-    assert lacking == ()
-    assert found.num_launched == 8
-    found, lacking = discoverer.check([more], tmp_path / "stubs", lambda done, total: None)
-    assert set(lacking) == set(found.keys) - set(before)
-    assert lacking
+    discovery, missing = discoverer.check([first], tmp_path / "stubs", lambda done, total: None)
+    assert missing == ()
+    assert discovery.num_launched == 8
+    discovery, missing = discoverer.check([more], tmp_path / "stubs", lambda done, total: None)
+    assert set(missing) == set(discovery.keys) - set(before)
+    assert missing
     assert sorted(path.name for path in (tmp_path / "stubs" / "cache").iterdir()) == before
 
 

@@ -26,9 +26,9 @@ def sources(number: int) -> list[Source]:
 def test_each_source_is_compiled_once_and_then_found_in_the_store(tmp_path: Path):
     toolkit = make_toolkit(tmp_path / "cuda")
     counts: list[int] = []
-    done = farm(tmp_path, toolkit).compile(sources(5), lambda state: counts.append(len(state.cubins)))
-    assert (done.num_compiled, done.num_reused, done.failed) == (5, 0, {})
-    assert done.cpu_s > 0
+    compiled = farm(tmp_path, toolkit).compile(sources(5), lambda state: counts.append(len(state.cubins)))
+    assert (compiled.num_compiled, compiled.num_reused, compiled.failed) == (5, 0, {})
+    assert compiled.cpu_s > 0
     assert counts[-1] == 5
     again = farm(tmp_path, toolkit).compile(sources(5), lambda state: None)
     assert (again.num_compiled, again.num_reused) == (0, 5)
@@ -38,30 +38,30 @@ def test_each_source_is_compiled_once_and_then_found_in_the_store(tmp_path: Path
 def test_two_keys_with_one_content_are_one_compile(tmp_path: Path):
     toolkit = make_toolkit(tmp_path / "cuda")
     twins = [Source("gemm.a", "same;", ARGUMENTS), Source("gemm.b", "same;", ("/y/kernel.cu", *ARGUMENTS[1:]))]
-    done = farm(tmp_path, toolkit).compile(twins, lambda state: None)
+    compiled = farm(tmp_path, toolkit).compile(twins, lambda state: None)
     assert len(toolkit.compiled) == 1
-    assert set(done.cubins) == {"gemm.a", "gemm.b"}
+    assert set(compiled.cubins) == {"gemm.a", "gemm.b"}
 
 
 def test_a_rejected_kernel_brings_the_compilers_own_words(tmp_path: Path):
     toolkit = make_toolkit(tmp_path / "cuda", reject="number 1;")
-    done = farm(tmp_path, toolkit).compile(sources(4), lambda state: None)
-    assert set(done.failed) == {"gemm.1"}
-    assert "nvcc exit 2: kernel.cu(7): error: rejected" in done.failed["gemm.1"]
-    assert len(done.cubins) == 3
+    compiled = farm(tmp_path, toolkit).compile(sources(4), lambda state: None)
+    assert set(compiled.failed) == {"gemm.1"}
+    assert "nvcc exit 2: kernel.cu(7): error: rejected" in compiled.failed["gemm.1"]
+    assert len(compiled.cubins) == 3
 
 
 def test_a_compiler_that_succeeds_with_the_wrong_architecture_is_not_believed(tmp_path: Path):
     toolkit = make_toolkit(tmp_path / "cuda")
     wrong = [Source("gemm.0", "code;", (*ARGUMENTS[:4], "--gpu-architecture=sm_80"))]
-    done = farm(tmp_path, toolkit).compile(wrong, lambda state: None)
-    assert "is for sm_80, the target is sm_90" in done.failed["gemm.0"]
+    compiled = farm(tmp_path, toolkit).compile(wrong, lambda state: None)
+    assert "is for sm_80, the target is sm_90" in compiled.failed["gemm.0"]
     assert not list((tmp_path / "store").rglob("*.cubin"))
 
 
 def test_nothing_to_compile_is_no_work(tmp_path: Path):
-    done = farm(tmp_path, make_toolkit(tmp_path / "cuda")).compile([], lambda state: None)
-    assert done == Compiled(wall_s=done.wall_s)
+    compiled = farm(tmp_path, make_toolkit(tmp_path / "cuda")).compile([], lambda state: None)
+    assert compiled == Compiled(wall_s=compiled.wall_s)
 
 
 def real_sources(number: int, header: str = "gemm.cuh") -> list[Source]:
@@ -91,8 +91,8 @@ def test_a_source_that_is_not_written_as_usual_is_compiled_by_itself():
 def test_what_the_store_has_does_not_thin_out_the_groups(tmp_path: Path):
     toolkit = make_toolkit(tmp_path / "cuda")
     farm(tmp_path, toolkit).compile(sources(4), lambda state: None)
-    done = farm(tmp_path, toolkit).compile(sources(5), lambda state: None)
-    assert (done.num_compiled, done.num_reused) == (1, 4)
+    compiled = farm(tmp_path, toolkit).compile(sources(5), lambda state: None)
+    assert (compiled.num_compiled, compiled.num_reused) == (1, 4)
 
 
 def test_there_is_always_a_worker():

@@ -9,13 +9,16 @@ from typing import Any
 import pytest
 
 from pipeline.deepgemm.discovery import Discovery, ProblemKernels
-from pipeline.deepgemm.hardware import MAX_RELATIVE_ERROR, gpu_mismatch, judge, representative_cases
-from pipeline.virtual_gpu.targets import Target
-from pipeline.workload.problems import Kernel, MList, Problem
-from tests.virtual_gpu.test_build import B200
+from pipeline.deepgemm.hardware import MAX_RELATIVE_ERROR, REFERENCED, gpu_mismatch, judge, representative_cases
+from pipeline.deepgemm.numerics import RUNS
+from pipeline.servers.shared.problems import Kernel, MList, Problem
+from pipeline.target import Target
+from tests.virtual_gpu.conftest import B200
 
-PROBLEM = Problem(Kernel.DENSE, 512, 256, 1, MList((range(1, 65),)), ("linear",), (0,), (0,))
-FOUND = Discovery(
+PROBLEM = Problem(
+    kernel=Kernel.DENSE, n=512, k=256, groups=1, m=MList.up_to(64), linears=("linear",), layers=(0,), ranks=(0,)
+)
+DISCOVERY = Discovery(
     (ProblemKernels(((1, 16, ("layout", "gemm.small")), (17, 64, ("layout", "gemm.large"))), 64),), 0.1, 1
 )
 
@@ -26,9 +29,13 @@ def outcome(error: float | None, *, load_errors: dict[str, str] | None = None) -
 
 
 def test_every_key_is_executed_once_at_the_first_m_that_needs_it():
-    cases = representative_cases([PROBLEM], FOUND)
+    cases = representative_cases([PROBLEM], DISCOVERY)
     assert [(case["m"], case["keys"]) for case in cases] == [(1, ["layout", "gemm.small"]), (17, ["gemm.large"])]
-    assert sorted(key for case in cases for key in case["keys"]) == sorted(FOUND.keys)
+    assert sorted(key for case in cases for key in case["keys"]) == sorted(DISCOVERY.keys)
+
+
+def test_the_kernels_that_count_as_referenced_are_those_that_the_child_can_run():
+    assert set(RUNS) == set(REFERENCED)
 
 
 def test_a_small_error_is_right():
@@ -61,18 +68,18 @@ def test_a_gpu_that_is_not_the_targets_like_is_named(tmp_path_factory: pytest.Te
     gpu = build(B200, cache_dir=tmp_path_factory.mktemp("gpu"))
     code = (
         "from pipeline.deepgemm.hardware import gpu_mismatch\n"
-        "from pipeline.virtual_gpu.targets import Target\n"
+        "from pipeline.target import Target\n"
         "print(gpu_mismatch(Target(name='h200', num_sms=132)))\n"
         "print(gpu_mismatch(Target(name='b200', compute_capability='10.0', num_sms=148)))\n"
     )
     project = Path(__file__).parents[2]
     command = [sys.executable, "-c", code]
     environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(project), **gpu.environment()}
-    said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.splitlines()
-    expected = "this machine has NVIDIA B200 (compute capability 10.0, 148 SMs)"
-    assert said[0].startswith(expected)
-    assert "132 SMs" in said[0]
-    assert said[1] == "None"
+    child = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    for_h200, for_b200 = child.stdout.splitlines()
+    assert for_h200.startswith("this machine has NVIDIA B200 (compute capability 10.0, 148 SMs)")
+    assert "132 SMs" in for_h200
+    assert for_b200 == "None"
 
 
 @pytest.mark.cuda

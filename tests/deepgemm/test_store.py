@@ -21,12 +21,12 @@ def include(folder: Path, text: str = "header") -> Path:
 
 def test_paths_of_input_output_and_headers_do_not_matter_but_contents_do(tmp_path: Path):
     here = include(tmp_path / "venv_a")
-    there = include(tmp_path / "venv_b")
+    moved = include(tmp_path / "venv_b")
     edited = include(tmp_path / "edited", "other header")
-    assert digest(here) == digest(there)
-    others = {digest(edited), digest(here, source="x"), digest(here, flags="-lineinfo"), digest(here, version="13.1")}
-    assert len(others) == 4
-    assert digest(here) not in others
+    assert digest(here) == digest(moved)
+    changed = {digest(edited), digest(here, source="x"), digest(here, flags="-lineinfo"), digest(here, version="13.1")}
+    assert len(changed) == 4
+    assert digest(here) not in changed
 
 
 def test_both_spellings_of_the_include_flag_are_paths():
@@ -40,10 +40,10 @@ def test_what_was_put_is_found_whole(tmp_path: Path):
     built.write_bytes(b"cubin")
     assert store.find("ab12") is None
     store.put("ab12", built)
-    found = store.find("ab12")
-    assert found is not None
-    assert found.read_bytes() == b"cubin"
-    assert [path.name for path in found.parent.iterdir()] == ["ab12.cubin"], "no temporary file is left"
+    stored = store.find("ab12")
+    assert stored is not None
+    assert stored.read_bytes() == b"cubin"
+    assert [path.name for path in stored.parent.iterdir()] == ["ab12.cubin"], "no temporary file is left"
     store.drop("ab12")
     assert store.find("ab12") is None
 

@@ -5,8 +5,8 @@ import pytest
 
 from pipeline.deepgemm.toolkit import Toolkit, find_toolkit
 from pipeline.engine.errors import HostError
+from pipeline.target import Target
 from pipeline.virtual_gpu.headers import nvidia_folders
-from pipeline.virtual_gpu.targets import Target
 from tests.fake_toolkit import make_toolkit
 
 
@@ -74,5 +74,5 @@ def test_the_wheels_alone_compile_for_every_target(tmp_path: Path):
     nvcc = next(root / "cu13" / "bin" / "nvcc" for root in nvidia_folders())
     for arch in ("sm_90a", "sm_100f"):
         command = [str(nvcc), str(source), "--cubin", "-o", str(tmp_path / arch), f"--gpu-architecture={arch}"]
-        done = subprocess.run(command, capture_output=True, text=True, env={"PATH": "/usr/bin:/bin"})
-        assert done.returncode == 0, done.stderr
+        compile_run = subprocess.run(command, capture_output=True, text=True, env={"PATH": "/usr/bin:/bin"})
+        assert compile_run.returncode == 0, compile_run.stderr

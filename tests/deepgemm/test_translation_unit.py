@@ -26,9 +26,9 @@ def one_line(number: int) -> str:
 
 
 def test_the_kernel_of_a_source_is_the_one_address_it_takes():
-    taken = kernel_of(source(3))
-    assert taken is not None
-    assert "".join(taken.split()) == "&gemm<3>"
+    address = kernel_of(source(3))
+    assert address is not None
+    assert "".join(address.split()) == "&gemm<3>"
     assert kernel_of("int main() {}") is None
     assert kernel_of(source(1) + source(2)) is None
 

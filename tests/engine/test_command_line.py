@@ -9,6 +9,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from pipeline.engine.command_line import parse
 from pipeline.engine.errors import ConfigError
+from tests.engine.program import CONF, Place, assert_refused
 
 TEXT = ("server.args", "plan.explain")
 
@@ -46,3 +47,43 @@ def test_flags_may_stand_anywhere():
 def test_a_recipe_that_is_not_there_is_named(tmp_path: Path):
     with pytest.raises(ConfigError, match=r"recipe: no such file: .*lost.yaml"):
         parse([f"recipe={tmp_path / 'lost.yaml'}"])
+
+
+def test_cfg_job_prints_the_composed_recipe(place: Place):
+    done = place.preheat("--cfg", "job", "parallel=tp8")
+    assert done.returncode == 0, done.stderr
+    assert "\nparallel:\n  name: tp8\n  tp: 8\n" in done.stdout
+    assert place.left_behind() == []
+
+
+def test_help_lists_the_groups_and_their_options(place: Place):
+    done = place.preheat("--help")
+    assert done.returncode == 0, done.stderr
+    listed = dict(line.split(": ", 1) for line in done.stdout.splitlines() if ": " in line)
+    for group in ("model", "parallel", "server", "target"):
+        options = [path.stem for path in (CONF / group).glob("*.yaml")]
+        assert listed[group].split(", ") == sorted(options)
+
+
+@pytest.mark.parametrize(
+    "arguments", [("mode=plan", "--cfg", "job"), ("mode=plan", "--config-dir", str(CONF), "plan.format=json")], ids=str
+)
+def test_flags_may_stand_after_overrides(place: Place, arguments: tuple[str, ...]):
+    done = place.preheat(*arguments)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+def test_several_recipes_are_planned_in_one_command_and_the_worst_code_comes_back(place: Place):
+    good = place.preheat("--multirun", "mode=plan", "parallel=tp8,single")
+    assert good.returncode == 0, good.stderr
+    assert good.stdout.count("Problems for DeepGEMM") == 2
+    mixed = place.preheat("--multirun", "mode=plan", "parallel.tp=8,3")
+    assert_refused(mixed, "must be divisible by the attention tp 3")
+    assert place.left_behind() == []
+
+
+@pytest.mark.parametrize("path", ["nowhere/recipe.yaml", "nowhere", "../here"])
+def test_a_recipe_that_is_not_there_is_a_config_error_that_names_the_path(place: Place, path: str):
+    done = place.preheat(f"recipe={path}", "mode=plan")
+    assert_refused(done, Path(path).name)

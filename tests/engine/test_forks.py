@@ -21,17 +21,17 @@ def square(share: Any, say_done: Callable[[int], None]) -> dict[str, Any]:
 
 
 def test_every_share_has_a_process_and_the_results_keep_their_order(tmp_path: Path):
-    found = run_in_forks(square, [3, 1, 2], tmp_path, 6)
-    assert [one["square"] for one in found] == [9, 1, 4]
-    assert len({os.getpid(), *(one["pid"] for one in found)}) == 4
+    results = run_in_forks(square, [3, 1, 2], tmp_path, 6)
+    assert [result["square"] for result in results] == [9, 1, 4]
+    assert len({os.getpid(), *(result["pid"] for result in results)}) == 4
 
 
 def test_progress_is_the_sum_of_all_forks(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
     run_in_forks(square, [3, 1, 2], tmp_path, 6)
-    said = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
-    assert len(said) == 3
-    assert max(line["launched"] for line in said) == 6
-    assert {line["total"] for line in said} == {6}
+    lines = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert len(lines) == 3
+    assert max(line["launched"] for line in lines) == 6
+    assert {line["total"] for line in lines} == {6}
 
 
 @pytest.mark.parametrize(("end", "code"), [(lambda: os.kill(os.getpid(), signal.SIGKILL), -9), (lambda: exit(7), 7)])

@@ -29,10 +29,10 @@ def stage(
     return type("Declared", (Idle,), {"reads": reads, "writes": writes, "resource": resource})()
 
 
-def problems_of(stages: dict[str, Stage], needs: dict[str, list[str]]) -> list[str]:
+def errors_of(stages: dict[str, Stage], needs: dict[str, list[str]]) -> list[str]:
     with pytest.raises(ConfigError) as refused:
         build_graph(stages, needs, seeded=(RECIPE,))
-    return refused.value.problems
+    return refused.value.lines
 
 
 def test_edges_run_from_a_need_to_the_stage_that_needs_it():
@@ -43,22 +43,22 @@ def test_edges_run_from_a_need_to_the_stage_that_needs_it():
 
 def test_an_unknown_need_is_answered_with_the_nearest_name_and_all_names():
     stages = {"allocate": stage(), "align": stage()}
-    (problem,) = problems_of(stages, {"allocate": [], "align": ["alocate"]})
-    assert problem == (
+    (error,) = errors_of(stages, {"allocate": [], "align": ["alocate"]})
+    assert error == (
         "pipeline.stages.align.needs: stage 'alocate' is unknown; did you mean 'allocate'? known: align, allocate"
     )
 
 
 def test_an_unknown_need_that_resembles_nothing_gets_no_suggestion():
-    (problem,) = problems_of({"plan": stage()}, {"plan": ["xyzzy"]})
-    assert "did you mean" not in problem
-    assert "known: plan" in problem
+    (error,) = errors_of({"plan": stage()}, {"plan": ["xyzzy"]})
+    assert "did you mean" not in error
+    assert "known: plan" in error
 
 
 def test_a_cycle_is_printed_as_a_path_that_returns_to_its_start():
     stages = {name: stage() for name in ("plan", "align", "sweep")}
-    (problem,) = problems_of(stages, {"plan": ["sweep"], "align": ["plan"], "sweep": ["align"]})
-    path = problem.split("cycle: ")[1].split(";")[0].split(" -> ")
+    (error,) = errors_of(stages, {"plan": ["sweep"], "align": ["plan"], "sweep": ["align"]})
+    path = error.split("cycle: ")[1].split(";")[0].split(" -> ")
     assert path[0] == path[-1]
     assert sorted(path[1:]) == ["align", "plan", "sweep"]
     edges = {("sweep", "plan"), ("plan", "align"), ("align", "sweep")}
@@ -66,40 +66,38 @@ def test_a_cycle_is_printed_as_a_path_that_returns_to_its_start():
 
 
 def test_a_stage_that_needs_itself_is_a_cycle():
-    (problem,) = problems_of({"plan": stage()}, {"plan": ["plan"]})
-    assert "cycle: plan -> plan" in problem
+    (error,) = errors_of({"plan": stage()}, {"plan": ["plan"]})
+    assert "cycle: plan -> plan" in error
 
 
 def test_every_cycle_is_reported():
     stages = {name: stage() for name in "abcd"}
-    problems = problems_of(stages, {"a": ["b"], "b": ["a"], "c": ["d"], "d": ["c"]})
-    assert len(problems) == 2
-    assert all("cycle" in problem for problem in problems)
+    errors = errors_of(stages, {"a": ["b"], "b": ["a"], "c": ["d"], "d": ["c"]})
+    assert len(errors) == 2
+    assert all("cycle" in error for error in errors)
 
 
 def test_two_writers_of_one_slot_are_named_together():
     stages = {"plan": stage(writes=(WORK,)), "align": stage(writes=(WORK,))}
-    (problem,) = problems_of(stages, {"plan": [], "align": ["plan"]})
-    assert "plan and align both write 'work'" in problem
+    (error,) = errors_of(stages, {"plan": [], "align": ["plan"]})
+    assert "plan and align both write 'work'" in error
 
 
 def test_a_read_whose_writer_is_not_an_ancestor_says_which_need_to_add():
     stages = {"plan": stage(writes=(WORK,)), "align": stage(reads=(WORK,))}
-    (problem,) = problems_of(stages, {"plan": [], "align": []})
-    assert problem == (
-        "pipeline.stages.align: reads 'work', which none of its ancestors writes; add 'plan' to its needs"
-    )
+    (error,) = errors_of(stages, {"plan": [], "align": []})
+    assert error == ("pipeline.stages.align: reads 'work', which none of its ancestors writes; add 'plan' to its needs")
 
 
 def test_a_read_that_no_selected_stage_writes_says_so():
-    (problem,) = problems_of({"align": stage(reads=(ARENA,))}, {"align": []})
-    assert "reads 'arena'" in problem
-    assert "no selected stage writes it" in problem
+    (error,) = errors_of({"align": stage(reads=(ARENA,))}, {"align": []})
+    assert "reads 'arena'" in error
+    assert "no selected stage writes it" in error
 
 
 def test_a_stage_does_not_satisfy_its_own_read():
-    (problem,) = problems_of({"plan": stage(reads=(WORK,), writes=(WORK,))}, {"plan": []})
-    assert "plan: reads 'work', which none of its ancestors writes" in problem
+    (error,) = errors_of({"plan": stage(reads=(WORK,), writes=(WORK,))}, {"plan": []})
+    assert "plan: reads 'work', which none of its ancestors writes" in error
 
 
 def test_an_ancestor_at_any_distance_satisfies_a_read():
@@ -119,9 +117,9 @@ def test_unknown_needs_two_writers_and_unwritten_reads_come_in_one_error():
         "align": stage(writes=(WORK,)),
         "sweep": stage(reads=(ARENA,)),
     }
-    problems = problems_of(stages, {"plan": [], "align": ["plam"], "sweep": ["algn"]})
-    assert len(problems) == 4
-    text = "\n".join(problems)
+    errors = errors_of(stages, {"plan": [], "align": ["plam"], "sweep": ["algn"]})
+    assert len(errors) == 4
+    text = "\n".join(errors)
     for part in ("'plam'", "'algn'", "both write 'work'", "reads 'arena'"):
         assert part in text
 
@@ -132,16 +130,33 @@ def test_a_cycle_hides_neither_an_unknown_need_nor_two_writers():
         "align": stage(writes=(WORK,)),
         "sweep": stage(),
     }
-    text = "\n".join(problems_of(stages, {"plan": ["align"], "align": ["plan"], "sweep": ["plam"]}))
+    text = "\n".join(errors_of(stages, {"plan": ["align"], "align": ["plan"], "sweep": ["plam"]}))
     for part in ("cycle", "'plam'", "both write 'work'"):
         assert part in text
 
 
-def test_the_message_of_the_error_has_one_line_for_each_problem():
+def test_the_message_of_the_error_has_one_line_for_each_thing_that_is_wrong():
     with pytest.raises(ConfigError) as refused:
         build_graph({"plan": stage()}, {"plan": ["a1", "b2"]}, seeded=())
-    assert str(refused.value).splitlines() == refused.value.problems
+    assert str(refused.value).splitlines() == refused.value.lines
     assert refused.value.exit_code == 2
+
+
+def test_a_graph_without_a_stage_is_refused_with_the_stages_there_are():
+    with pytest.raises(ConfigError) as refused:
+        build_graph({}, {}, seeded=(), known=["plan", "align"])
+    assert refused.value.lines == ["pipeline.stages selects no stage; name at least one of plan, align"]
+
+
+def test_a_slot_that_a_stage_may_read_needs_no_writer():
+    class MayRead(Idle):
+        """Does without the slot where nobody wrote it."""
+
+        may_read = (WORK,)
+
+    stages = {"plan": stage(writes=(WORK,)), "align": MayRead()}
+    assert order(build_graph(stages, {"plan": [], "align": []}, seeded=())) == ["plan", "align"]
+    assert order(build_graph({"align": MayRead()}, {"align": []}, seeded=())) == ["align"]
 
 
 def test_order_puts_needs_first_and_keeps_the_order_of_the_yaml_otherwise():

@@ -6,7 +6,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -21,9 +21,45 @@ from pipeline.engine.errors import (
     VerifyError,
     WarmupError,
 )
+from pipeline.engine.figures import Figures
 from pipeline.engine.report import build_report, exit_code, to_json, write_atomically
 from pipeline.engine.runner import Outcome, Status
 from pipeline.engine.stage import Result, Stage
+
+
+@dataclass(kw_only=True)
+class SweepFigures(Figures):
+    """A section of its own."""
+
+    section: ClassVar[str] = "sweep"
+    keys: int | None = None
+    compiled: int | None = None
+    farm_wall_s: float | None = None
+
+
+@dataclass(kw_only=True)
+class ArenaFigures(Figures):
+    """What is known when memory is reserved."""
+
+    section: ClassVar[str] = "buffers"
+    arena_bytes: int | None = None
+
+
+@dataclass(kw_only=True)
+class MemoryFigures(Figures):
+    """What only a later stage can measure of the same memory."""
+
+    section: ClassVar[str] = "buffers"
+    allocations_after: int | None = None
+    not_in_arena: dict[str, int] | None = None
+
+
+@dataclass(kw_only=True)
+class VerifyFigures(Figures):
+    """What was checked."""
+
+    section: ClassVar[str] = "verify"
+    guards_ok: bool | None = None
 
 
 @dataclass(kw_only=True)
@@ -38,24 +74,21 @@ class Idle(Stage):
 class Sweep(Idle):
     """Reports into a section of its own."""
 
-    section = "sweep"
-    figures = ("keys", "compiled", "farm_wall_s")
+    reports = (SweepFigures,)
 
 
 @dataclass(kw_only=True)
 class Allocate(Idle):
-    """Has a figure that only a later stage can measure."""
+    """Reports into a section that a later stage completes."""
 
-    section = "buffers"
-    figures = ("arena_bytes", "allocations_after")
+    reports = (ArenaFigures,)
 
 
 @dataclass(kw_only=True)
 class Verify(Idle):
     """Measures something for an earlier stage's section."""
 
-    section = "verify"
-    figures = ("guards_ok",)
+    reports = (VerifyFigures, MemoryFigures)
 
 
 def failed(error: WarmupError, name: str = "sweep") -> Outcome:
@@ -116,13 +149,13 @@ def test_each_stage_has_an_entry_with_everything_known_about_it():
 
 
 def test_figures_that_were_not_measured_are_null_and_never_zero():
-    report = report_of(Outcome("sweep", Status.FAILED, figures={"keys": 7}, error=StageError("no")))
+    report = report_of(Outcome("sweep", Status.FAILED, figures=(SweepFigures(keys=7),), error=StageError("no")))
     assert report["sweep"] == {"keys": 7, "compiled": None, "farm_wall_s": None}
     assert '"farm_wall_s": null' in to_json(report)
 
 
 def test_a_measured_zero_stays_zero():
-    assert report_of(Outcome("sweep", Status.OK, figures={"compiled": 0}))["sweep"]["compiled"] == 0
+    assert report_of(Outcome("sweep", Status.OK, figures=(SweepFigures(compiled=0),)))["sweep"]["compiled"] == 0
 
 
 def test_a_stage_that_never_ran_has_its_section_with_nulls():
@@ -133,21 +166,41 @@ def test_a_stage_without_a_section_adds_none():
     assert set(report_of(Outcome("align", Status.OK))) == {"status", "exit_code", "stages"}
 
 
-def test_a_dotted_figure_goes_to_the_other_stages_section():
-    report = report_of(
-        Outcome("allocate", Status.OK, figures={"arena_bytes": 1024}),
-        Outcome("verify", Status.OK, figures={"guards_ok": True, "buffers.allocations_after": 0}),
-    )
-    assert report["buffers"] == {"arena_bytes": 1024, "allocations_after": 0}
-    assert report["verify"] == {"guards_ok": True}
+ARENA = Outcome("allocate", Status.OK, figures=(ArenaFigures(arena_bytes=1024),))
+CHECKED = (VerifyFigures(guards_ok=True), MemoryFigures(allocations_after=4, not_in_arena={"cublas": 8}))
 
 
-def test_a_dotted_figure_survives_when_the_other_stage_comes_later():
-    report = report_of(
-        Outcome("verify", Status.OK, figures={"buffers.allocations_after": 4}),
-        Outcome("allocate", Status.OK, figures={"arena_bytes": 1024}),
-    )
-    assert report["buffers"] == {"arena_bytes": 1024, "allocations_after": 4}
+@pytest.mark.parametrize("status", [Status.OK, Status.FAILED, Status.SKIPPED], ids=str)
+def test_two_kinds_of_figures_share_one_section_whichever_stage_comes_first(status: Status):
+    checked = Outcome("verify", status, figures=CHECKED)
+    for outcomes in ((ARENA, checked), (checked, ARENA)):
+        report = report_of(*outcomes)
+        assert report["buffers"] == {"arena_bytes": 1024, "allocations_after": 4, "not_in_arena": {"cublas": 8}}
+        assert report["verify"] == {"guards_ok": True}
+
+
+def test_a_section_keeps_its_figures_where_the_stage_of_the_other_kind_never_ran():
+    blocked = Outcome("verify", Status.BLOCKED, reason="sweep failed")
+    for outcomes in ((ARENA, blocked), (blocked, ARENA)):
+        report = report_of(*outcomes)
+        assert report["buffers"] == {"arena_bytes": 1024, "allocations_after": None, "not_in_arena": None}
+        assert report["verify"] == {"guards_ok": None}
+
+
+def test_what_a_second_stage_did_not_measure_does_not_erase_what_the_first_one_did():
+    stages: dict[str, Stage] = {"sweep": Sweep(), "published": Sweep()}
+    outcomes = [
+        Outcome("sweep", Status.OK, figures=(SweepFigures(keys=7, compiled=0),)),
+        Outcome("published", Status.OK, figures=(SweepFigures(keys=9),)),
+    ]
+    assert build_report(outcomes, stages)["sweep"] == {"keys": 9, "compiled": 0, "farm_wall_s": None}
+
+
+def test_the_figures_of_a_stage_that_failed_count():
+    error = VerifyError("a guard is broken", figures=(VerifyFigures(guards_ok=False),))
+    report = report_of(Outcome("verify", Status.FAILED, figures=error.figures, error=error))
+    assert report["verify"] == {"guards_ok": False}
+    assert (report["status"], report["exit_code"]) == ("failed", 5)
 
 
 def test_json_ends_with_a_newline_and_reads_back():
@@ -178,9 +231,9 @@ def test_a_written_file_can_be_read_by_every_user_and_nothing_else_is_left(tmp_p
 def test_a_file_is_replaced_whole_and_not_written_into(tmp_path: Path):
     path = tmp_path / "report.json"
     write_atomically(path, "old and long\n")
-    with path.open() as held_by_a_reader:
+    with path.open() as opened_before:
         write_atomically(path, "new\n")
-        assert held_by_a_reader.read() == "old and long\n"
+        assert opened_before.read() == "old and long\n"
     assert path.read_text() == "new\n"
     assert list(tmp_path.iterdir()) == [path]
 

@@ -1,7 +1,11 @@
+from __future__ import annotations
+
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+import pytest
 
 from pipeline.engine.scratch import scratch_folder
 
@@ -16,13 +20,17 @@ with scratch_folder(Path(sys.argv[1]), "work-") as folder:
 
 
 def test_a_folder_is_gone_after_use_even_when_the_user_raises(tmp_path: Path):
-    try:
+    folders: list[Path] = []
+
+    def use_and_raise() -> None:
         with scratch_folder(tmp_path, "work-") as folder:
+            folders.append(folder)
             (folder / "file").write_text("x")
-            raise ValueError
-    except ValueError:
-        pass
-    assert not folder.exists()
+            raise ValueError("while the folder is in use")
+
+    with pytest.raises(ValueError, match="in use"):
+        use_and_raise()
+    assert [folder.exists() for folder in folders] == [False]
 
 
 def test_a_killed_owners_folder_is_removed_and_a_living_owners_is_not(tmp_path: Path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pipeline.kernels import Quantized
+from pipeline.kernels.protocol import Quantized
 
 BLOCK = 128
 FP8 = torch.float8_e4m3fn
@@ -13,11 +13,11 @@ FP8 = torch.float8_e4m3fn
 MAX_DIFFERENCE = {torch.float32: 1e-10, torch.bfloat16: 1e-5}
 
 
-def difference(found: Tensor, expected: Tensor) -> float:
+def difference(actual: Tensor, expected: Tensor) -> float:
     """0 for equal, 1 for unrelated tensors; NaN anywhere makes it NaN, which is below no tolerance."""
-    found = found.double()
+    actual = actual.double()
     expected = expected.double()
-    return float(1 - 2 * (found * expected).sum() / (found.square() + expected.square()).sum())
+    return float(1 - 2 * (actual * expected).sum() / (actual.square() + expected.square()).sum())
 
 
 def random_rows(rows: int, k: int, *outer: int) -> Quantized:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pipeline.kernels import Quantized
+from pipeline.kernels.protocol import Cache, Quantized
 from pipeline.kernels.reference import ReferenceKernels, dequantize_rows
 
 pytestmark = pytest.mark.cuda
@@ -25,11 +25,11 @@ def cuda(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return CudaKernels(tmp_path_factory.mktemp("deep_gemm"))
 
 
-def difference(found: Tensor, expected: Tensor) -> float:
+def difference(actual: Tensor, expected: Tensor) -> float:
     """Relative error in the Frobenius norm."""
-    found = found.cpu().double()
+    actual = actual.cpu().double()
     expected = expected.double()
-    return float((found - expected).norm() / expected.norm())
+    return float((actual - expected).norm() / expected.norm())
 
 
 def on_gpu(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -120,8 +120,8 @@ def test_dispatch_gemm_and_combine_make_the_same_layer(cuda: Any) -> None:
         kernels.grouped_gemm_contiguous(spread, (w[0].to(device), w[1].to(device)), group, y)
         kernels.combine(y, row, weights, out)
         results.append((ids.cpu(), row.cpu(), weights.cpu(), group.cpu(), out))
-    for found, expected in zip(results[1][:2], results[0][:2], strict=True):
-        assert torch.equal(found.sort(dim=1).values, expected.sort(dim=1).values)
+    for actual, expected in zip(results[1][:2], results[0][:2], strict=True):
+        assert torch.equal(actual.sort(dim=1).values, expected.sort(dim=1).values)
     assert torch.equal(results[1][3], results[0][3])
     assert difference(results[1][4], results[0][4]) < FP8_ERROR
 
@@ -152,10 +152,11 @@ def test_the_small_kernels_agree(cuda: Any) -> None:
         attended = torch.empty(16, 4, 128, dtype=torch.bfloat16, device=device)[1::2]
         kernels.rms_norm(x.to(device), w.to(device), normed)
         kernels.silu_and_mul(gate_up.to(device), active)
-        kernels.attention(q.to(device), k.to(device), v.to(device), lens.to(device), 0.07, attended)
+        cache = Cache(k.to(device), v.to(device), lens.to(device))
+        kernels.attention(q.to(device), cache, 0.07, attended)
         outs.append((normed, active, attended))
-    for found, expected in zip(outs[1], outs[0], strict=True):
-        assert difference(found, expected) < BF16_ERROR
+    for actual, expected in zip(outs[1], outs[0], strict=True):
+        assert difference(actual, expected) < BF16_ERROR
 
 
 def test_nothing_allocates_and_a_graph_replays(cuda: Any) -> None:

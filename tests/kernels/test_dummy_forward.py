@@ -9,12 +9,15 @@ import torch
 from pipeline.buffers.adapters import from_arena
 from pipeline.buffers.arena import Arena
 from pipeline.buffers.decode_set import AdapterKind
-from pipeline.buffers.sizing import BufferPlan, LayerPlan, plan_buffers
+from pipeline.buffers.layer_plans import LayerPlan
+from pipeline.buffers.names import LayerBuffer
+from pipeline.buffers.sizing import BufferPlan, plan_buffers
 from pipeline.kernels.dummy_forward import DummyLayer
+from pipeline.kernels.layer_operands import LayerOperands
 from pipeline.kernels.reference import ReferenceKernels
-from pipeline.workload.derive import Workload
+from pipeline.servers.derive import Workload
 from pipeline.workload.parallel import A2A, Parallel
-from tests.workload.recipes import DEEP_GEMM, server, tiny, workload_of
+from tests.servers.recipes import DEEP_GEMM, tiny, workload_of
 
 PLAIN = Parallel()
 DEEPEP = Parallel(tp=2, attn_dp=2, moe_a2a_backend=A2A.deepep)
@@ -36,14 +39,14 @@ class Run:
 
     def forward(self, layer: LayerPlan, batch: int) -> tuple[int, torch.Tensor, int | None]:
         """(GEMMs launched, the hidden states, bytes allocated); an extend-shaped layer has its own number of tokens."""
-        tokens = layer.tokens if layer.is_extend else batch * self.buffers.size.tokens_per_request
-        with self.kernels.meter() as meter, self.arena.phase(layer.phase):
+        tokens = layer.tokens if layer.is_extend else self.buffers.size.tokens_of(batch)
+        operands = LayerOperands(layer, self.arena)
+        with self.kernels.meter() as meter, operands.phase():
             seq_lens = from_arena(self.buffers.size, self.arena).view(batch)["seq_lens"]
-            dummy = DummyLayer(layer, self.arena, self.kernels)
-            dummy.randomize()
-            launched = dummy.run(tokens, seq_lens)
+            operands.randomize()
+            launched = DummyLayer(operands, self.kernels).run(tokens, seq_lens)
             allocated = meter.allocated_bytes
-            hidden = self.arena.rows(f"{layer.phase}.hidden", tokens).clone()
+            hidden = operands.rows(LayerBuffer.HIDDEN, tokens).clone()
         return launched, hidden, allocated
 
 
@@ -59,7 +62,7 @@ def prepared(
     torch.manual_seed(0)
     flags = FLAGS | flags
     workload = workload_of(tiny(**(changes or {})), parallel, **flags)
-    buffers = plan_buffers(workload, parallel, server(**flags), AdapterKind.decode_graph, on_gpu=distinct)
+    buffers = plan_buffers(workload, parallel, AdapterKind.decode_graph, on_gpu=distinct)
     memory = torch.full((buffers.layout.arena_bytes,), left_over, dtype=torch.uint8)
     return Run(workload, buffers, Arena(buffers.layout, memory), ReferenceKernels())
 
@@ -108,11 +111,12 @@ def test_every_gemm_of_a_layer_is_launched(run: Run) -> None:
 
 def test_rows_past_the_batch_are_left_alone(run: Run) -> None:
     layer = run.buffers.layers[0]
-    with run.arena.phase(layer.phase):
-        run.arena[f"{layer.phase}.attended"].fill_(3)
+    operands = LayerOperands(layer, run.arena)
+    with operands.phase():
+        operands.whole(LayerBuffer.ATTENDED).fill_(3)
     run.forward(layer, 4)
-    with run.arena.phase(layer.phase):
-        assert run.arena[f"{layer.phase}.attended"][8:].eq(3).all()
+    with operands.phase():
+        assert operands.whole(LayerBuffer.ATTENDED)[8:].eq(3).all()
 
 
 def test_the_layouts_of_experts_are_those_of_the_servers_dispatch() -> None:
@@ -130,10 +134,11 @@ def test_a_token_of_prefill_sees_itself_and_what_came_before_it() -> None:
     run = prepared(PLAIN)
     layer = run.buffers.layers[2]
     run.forward(layer, 1)
-    with run.arena.phase(layer.phase):
-        seen = run.arena[f"{layer.phase}.seen"]
-        attended = run.arena[f"{layer.phase}.attended"]
-        values = run.arena[f"{layer.phase}.v_cache"]
+    operands = LayerOperands(layer, run.arena)
+    with operands.phase():
+        seen = operands.whole(LayerBuffer.SEEN)
+        attended = operands.whole(LayerBuffer.ATTENDED)
+        values = operands.whole(LayerBuffer.V_CACHE)
         assert seen[:, 0].tolist() == list(range(1, 65))
         # The first token of a request sees one row only, so its attention is that row, whatever the scores.
         for request in range(layer.requests):
@@ -148,6 +153,32 @@ def test_a_model_without_a_query_rank_runs_too() -> None:
         assert launched >= NUM_ATTENTION + NUM_FEED_FORWARD
         assert hidden.isfinite().all()
         assert allocated == 0
+    assert run.arena.check_guards() == []
+
+
+BLOCK_FP8 = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]}
+
+
+@pytest.mark.parametrize(
+    ("module", "num_fewer"),
+    [
+        ("fused_qkv_a_proj_with_mqa", 1),
+        ("q_b_proj", 1),
+        ("o_proj", 1),
+        ("mlp.down_proj", 1),
+        ("mlp.gate_up_proj", 2),
+    ],
+)
+def test_a_linear_that_the_checkpoint_keeps_in_bf16_is_left_out(module: str, num_fewer: int) -> None:
+    # The dense layer in prefill. What the others read of the missing one is taken from elsewhere; without its gate
+    # and up half, a feed-forward part has nothing to activate.
+    run = prepared(PLAIN, changes={"quantization_config": BLOCK_FP8 | {"modules_to_not_convert": [module]}})
+    layer = run.buffers.layers[2]
+    launched, hidden, allocated = run.forward(layer, 3)
+    assert launched == NUM_ATTENTION + 1 + NUM_FEED_FORWARD - num_fewer
+    assert hidden.isfinite().all()
+    assert hidden.abs().sum(-1).gt(0).all()
+    assert allocated == 0
     assert run.arena.check_guards() == []
 
 
@@ -174,5 +205,5 @@ def test_what_the_memory_held_before_changes_nothing(kind: str) -> None:
     for layer in range(4):
         # `prepared` seeds, so each forward draws the same random operands.
         runs = (prepared(parallel, left_over=byte, **flags) for byte in (NAN_BYTE, 0, 0x3C))
-        first, *others = (run.forward(run.buffers.layers[layer], 3)[1] for run in runs)
-        assert all(torch.equal(first, other) for other in others)
+        first, *later = (run.forward(run.buffers.layers[layer], 3)[1] for run in runs)
+        assert all(torch.equal(first, hidden) for hidden in later)

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from pipeline.kernels.protocol import Cache
 from pipeline.kernels.reference import RMS_EPSILON, ReferenceKernels
 from tests.kernels.oracle import MAX_DIFFERENCE, difference, silu_and_mul_fp64
 
@@ -22,7 +23,7 @@ def test_rms_norm_divides_each_row_by_its_root_mean_square(dtype: torch.dtype) -
     weight = torch.rand(96)
     out = torch.empty(5, 96, dtype=dtype)
     KERNELS.rms_norm(x, weight, out)
-    mean = sum(x[:, column].double() ** 2 for column in range(96)) / 96
+    mean = torch.stack([x[:, column].double() ** 2 for column in range(96)]).sum(0) / 96
     expected = x.double() / torch.sqrt(mean + RMS_EPSILON).unsqueeze(1) * weight.double()
     assert difference(out, expected) < MAX_DIFFERENCE[dtype]
 
@@ -66,7 +67,7 @@ def test_attention_is_the_softmax_over_the_cached_rows(seq_lens: list[int], dtyp
     k = torch.randn(3, 5, 16)
     v = torch.randn(3, 5, 8)
     out = torch.empty(3, 4, 8, dtype=dtype)
-    KERNELS.attention(q, k, v, torch.tensor(seq_lens), 0.25, out)
+    KERNELS.attention(q, Cache(k, v, torch.tensor(seq_lens)), 0.25, out)
     assert difference(out, attended(q, k, v, seq_lens, 0.25)) < MAX_DIFFERENCE[dtype]
 
 
@@ -74,20 +75,21 @@ def test_attention_never_looks_past_the_sequence() -> None:
     q = torch.randn(2, 3, 16)
     k = torch.randn(2, 6, 16)
     v = torch.randn(2, 6, 8)
-    seq_lens = torch.tensor([2, 4])
+    cache = Cache(k, v, torch.tensor([2, 4]))
     before = torch.empty(2, 3, 8)
     after = torch.empty(2, 3, 8)
-    KERNELS.attention(q, k, v, seq_lens, 0.25, before)
+    KERNELS.attention(q, cache, 0.25, before)
     k[0, 2:] = 1e4
     v[0, 2:] = -1e4
     k[1, 4:] = 1e4
     v[1, 4:] = -1e4
-    KERNELS.attention(q, k, v, seq_lens, 0.25, after)
+    KERNELS.attention(q, cache, 0.25, after)
     assert torch.equal(before, after)
 
 
 def test_attention_to_one_row_is_that_row() -> None:
     v = torch.randn(2, 6, 8)
     out = torch.empty(2, 3, 8)
-    KERNELS.attention(torch.randn(2, 3, 16), torch.randn(2, 6, 16), v, torch.ones(2, dtype=torch.int64), 0.25, out)
+    cache = Cache(torch.randn(2, 6, 16), v, torch.ones(2, dtype=torch.int64))
+    KERNELS.attention(torch.randn(2, 3, 16), cache, 0.25, out)
     torch.testing.assert_close(out, v[:, :1].expand(-1, 3, -1))

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pipeline.kernels import Quantized
+from pipeline.kernels.protocol import Quantized
 from pipeline.kernels.reference import ReferenceKernels, dequantize_blocks, dequantize_rows
 from tests.kernels.oracle import FP8, MAX_DIFFERENCE, blocks_fp64, difference, random_blocks, random_rows, rows_fp64
 
@@ -125,12 +125,12 @@ def test_a_masked_product_of_one_shared_weight_is_that_of_its_copies() -> None:
     repeated, copies = shared_weight(448, 256, 3)
     x = random_rows(4, 256, 3)
     masked_m = torch.tensor([4, 0, 2], dtype=torch.int32)
-    found = torch.zeros(3, 4, 448)
+    actual = torch.zeros(3, 4, 448)
     expected = torch.zeros(3, 4, 448)
-    KERNELS.grouped_gemm_masked(x, repeated, masked_m, 2, found)
+    KERNELS.grouped_gemm_masked(x, repeated, masked_m, 2, actual)
     KERNELS.grouped_gemm_masked(x, copies, masked_m, 2, expected)
-    assert torch.equal(found, expected)
-    assert found[0].ne(0).any()
+    assert torch.equal(actual, expected)
+    assert actual[0].ne(0).any()
 
 
 # Grouped, contiguous.
@@ -157,12 +157,12 @@ def test_a_contiguous_product_of_one_shared_weight_is_that_of_its_copies() -> No
     repeated, copies = shared_weight(448, 256, 3)
     x = random_rows(6, 256)
     groups = torch.tensor([0, 0, -1, 2, 2, 2], dtype=torch.int32)
-    found = torch.zeros(6, 448)
+    actual = torch.zeros(6, 448)
     expected = torch.zeros(6, 448)
-    KERNELS.grouped_gemm_contiguous(x, repeated, groups, found)
+    KERNELS.grouped_gemm_contiguous(x, repeated, groups, actual)
     KERNELS.grouped_gemm_contiguous(x, copies, groups, expected)
-    assert torch.equal(found, expected)
-    assert found[0].ne(0).any()
+    assert torch.equal(actual, expected)
+    assert actual[0].ne(0).any()
 
 
 def test_one_shared_weight_may_have_a_scale_for_each_group() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pipeline.kernels import Quantized
+from pipeline.kernels.protocol import Quantized
 from pipeline.kernels.reference import ReferenceKernels
 from tests.kernels.oracle import FP8, blocks_fp64, difference, random_blocks, rows_fp64, silu_and_mul_fp64
 

@@ -28,6 +28,9 @@ def test_a_real_bake_is_complete_and_its_second_run_compiles_nothing(workplace: 
     assert report["verify"]["numerics_checked"] is None, "no GPU here, so nothing may claim to be measured"
     assert report["buffers"]["allocations_after"] == 0
     assert report["buffers"]["arena_bytes"] < report["buffers"]["sum_of_stage_bytes"]
+    assert report["forward"]["batch"] == 8
+    assert report["forward"]["gemms"] > 0
+    assert report["sweep"]["published"] == len(workplace.entries)
     for entry in workplace.entries:
         facts = read_cubin(entry / "kernel.cubin")
         assert facts.sm == 90
@@ -40,9 +43,12 @@ def test_a_real_bake_is_complete_and_its_second_run_compiles_nothing(workplace: 
     assert again["sweep"]["compiled"] == 0
     assert again["sweep"]["reused"] == report["sweep"]["keys"]
     assert again["sweep"]["discovery_reused"] is True
+    assert (again["sweep"]["published"], again["sweep"]["kept"]) == (0, report["sweep"]["keys"])
 
     checked = workplace.run("mode=verify")
     assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert f"{len(workplace.entries)} kernels in {workplace.output / 'deep_gemm'}" in checked.stdout
+    assert workplace.report == again, "verify writes nothing into the output"
 
 
 @pytest.mark.parametrize("target", TARGET_SM)
@@ -71,8 +77,8 @@ def test_a_run_leaves_what_the_design_names(workplace: Workplace):
     toolkit = make_toolkit(workplace.folder / "cuda")
     done = workplace.run(f"toolkit.cuda_home={toolkit.home}")
     assert done.returncode == 0, done.stderr
-    left = {path.name for path in workplace.output.iterdir()}
-    assert left == {"deep_gemm", "env.sh", "manifest.json", "recipe.yaml", "report.json"}
+    names = {path.name for path in workplace.output.iterdir()}
+    assert names == {"deep_gemm", "env.sh", "manifest.json", "recipe.yaml", "report.json"}
     manifest = json.loads((workplace.output / "manifest.json").read_text())
     on_disk = {str(path.relative_to(workplace.output)) for path in workplace.output.rglob("*") if path.is_file()}
     assert set(manifest["files"]) == on_disk - {"manifest.json", "report.json"}
@@ -90,8 +96,8 @@ def test_env_sh_names_the_cache_from_wherever_it_lies(workplace: Workplace):
     moved = workplace.folder / "moved here"
     workplace.output.rename(moved)
     script = f'source "{moved}/env.sh" && echo "$SGLANG_DG_CACHE_DIR"'
-    said = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
-    assert said.stdout.strip() == str(moved / "deep_gemm")
+    shell = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert shell.stdout.strip() == str(moved / "deep_gemm")
 
 
 def test_a_recipe_can_be_replayed_from_its_output(workplace: Workplace):
@@ -142,16 +148,16 @@ def test_both_adapters_run_the_whole_pipeline(workplace: Workplace):
 def test_sizes_and_arguments_with_commas_are_taken_as_they_are_typed(workplace: Workplace):
     command = [*workplace.command()[:2], "model=deepseek", "parallel=tp8", "mode=plan", "plan.explain=4608,7168"]
     command += ["server.args=--cuda-graph-bs 1,2", "plan.format=json"]
-    said = subprocess.run(command, cwd=workplace.folder, capture_output=True, text=True, env=dict(os.environ))
-    assert said.returncode == 0, said.stderr
-    (line,) = json.loads(said.stdout)["explain"]
+    done = subprocess.run(command, cwd=workplace.folder, capture_output=True, text=True, env=dict(os.environ))
+    assert done.returncode == 0, done.stderr
+    (line,) = json.loads(done.stdout)["explain"]
     assert "mlp.gate_up_proj" in line["what"]
 
 
 def test_the_documented_command_runs_from_any_folder(workplace: Workplace):
     command = [*workplace.command()[:2], "model=deepseek", "parallel=pp4", "mode=plan", "plan.format=json"]
-    said = subprocess.run(command, cwd=workplace.folder, capture_output=True, text=True, env=dict(os.environ))
-    assert said.returncode == 0, said.stderr
-    plan = json.loads(said.stdout)
+    done = subprocess.run(command, cwd=workplace.folder, capture_output=True, text=True, env=dict(os.environ))
+    assert done.returncode == 0, done.stderr
+    plan = json.loads(done.stdout)
     assert len(plan["problems"]) == 6
     assert not list(workplace.folder.iterdir()), "mode=plan must touch nothing"

@@ -105,7 +105,7 @@ def test_a_run_ended_in_the_middle_loses_at_most_the_kernels_in_flight(workplace
     child.communicate(timeout=60)
     assert child.returncode == (130 if ended_by is signal.SIGINT else -signal.SIGKILL)
     # What is published at this moment, if anything, is whole.
-    assert not [wrong for entry in workplace.entries if (wrong := check_cubin(entry / "kernel.cubin", 90))]
+    assert not [fault for entry in workplace.entries if (fault := check_cubin(entry / "kernel.cubin", 90))]
 
     # Compilers of a killed run finish on their own; they are not part of the next run's count.
     time.sleep(1.0)
@@ -122,8 +122,8 @@ def test_a_run_ended_in_the_middle_loses_at_most_the_kernels_in_flight(workplace
 def test_two_runs_at_once_on_one_output_compile_each_kernel_once(workplace: Workplace):
     toolkit = make_toolkit(workplace.folder / "cuda", delay_s=0.3)
     runs = [workplace.start(f"toolkit.cuda_home={toolkit.home}", "sweep.jobs=2") for _ in range(2)]
-    said = [child.communicate(timeout=300) for child in runs]
-    assert [child.returncode for child in runs] == [0, 0], said
+    outputs = [child.communicate(timeout=300) for child in runs]
+    assert [child.returncode for child in runs] == [0, 0], outputs
     assert len(toolkit.compiled) == len(set(toolkit.compiled)) == len(workplace.entries)
 
 
@@ -145,7 +145,10 @@ def test_what_was_damaged_is_found_by_verify_and_mended_by_the_next_run(workplac
 
     mended = workplace.run(choice)
     assert mended.returncode == 0, mended.stdout
-    assert workplace.report["sweep"]["compiled"] == 0, "the store had them"
+    sweep = workplace.report["sweep"]
+    assert sweep["compiled"] == 0, "the store had them"
+    assert (sweep["published"], sweep["kept"]) == (1, len(good))
+    assert sorted(sweep["replaced"]) == sorted(entry.name for entry in (stub, torn, foreign))
     assert {
         entry.name: (entry / "kernel.cubin").stat().st_ino for entry in workplace.entries if entry.name in kept
     } == kept

@@ -19,14 +19,15 @@ import pytest
 
 from tests.conftest import PROJECT
 
+pytestmark = pytest.mark.server
 LAYOUTS = ("tp8", "pp4", "dp8_ep8")
 GIB = 1 << 30
 
 
 @pytest.fixture(scope="module")
 def sglang_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    if given := os.environ.get("PREHEAT_SGLANG_PYTHON"):
-        yield given
+    if chosen := os.environ.get("PREHEAT_SGLANG_PYTHON"):
+        yield chosen
         return
     folder = tmp_path_factory.mktemp("sglang")
     python = folder / "bin" / "python"
@@ -36,7 +37,7 @@ def sglang_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     done = subprocess.run(install, capture_output=True, text=True)
     if done.returncode != 0:
         shutil.rmtree(folder)
-        pytest.skip(f"SGLang cannot be installed here: {done.stderr.strip().splitlines()[-1]}")
+        pytest.fail(f"SGLang cannot be installed here: {done.stderr.strip().splitlines()[-1]}")
     yield str(python)
     shutil.rmtree(folder)
 
@@ -61,9 +62,9 @@ def report(place: Path) -> dict[str, Any]:
 def test_rules_and_server_name_the_same_and_nothing_is_compiled_again(place: Path, sglang_python: str, layout: str):
     done = run(place, sglang_python, f"parallel={layout}", "discovery=both")
     assert done.returncode == 0, done.stdout + done.stderr
-    told = report(place)
-    server = told["server"]
-    sweep = told["sweep"]
+    contents = report(place)
+    server = contents["server"]
+    sweep = contents["sweep"]
     assert (server["rules_only"], server["server_only"]) == ([], [])
     assert (sweep["rules_only_keys"], sweep["server_only_keys"]) == ([], [])
     assert server["problems"] == sweep["problems"] >= 10

@@ -12,8 +12,8 @@ from stages.adapter import Adapter
 from stages.align import Align
 from stages.allocate import Allocate
 from stages.plan import Plan
+from tests.servers.recipes import tiny
 from tests.stages.runs import Bench, recipe_of
-from tests.workload.recipes import tiny
 
 # Context parallel 2 (padding 4) and attention tp 3 share the multiple 12.
 SYNCED = Parallel(tp=6, attn_cp=2, moe_dense_tp_size=1)
@@ -22,7 +22,7 @@ BOTH = [AdapterKind.decode_graph, AdapterKind.eager]
 
 
 def synced(**options: Any) -> Bench:
-    flags = {"cuda_graph_max_bs": 30, "max_running_requests": 30, **options}
+    flags: dict[str, Any] = {"cuda_graph_max_bs": 30, "max_running_requests": 30, **options}
     return Bench(recipe_of(tiny(**SIX), SYNCED, **flags))
 
 
@@ -40,8 +40,7 @@ def test_the_default_is_the_largest_batch_rounded_to_every_axis(kind: AdapterKin
 @pytest.mark.parametrize(("batch", "requests"), [(1, 12), (12, 12), (13, 24), (30, 36), (36, 36)])
 def test_a_batch_is_rounded_up_by_one_lcm(kind: AdapterKind, batch: int, requests: int) -> None:
     bench = synced(adapter=kind)
-    found = aligned(bench, batch)
-    assert found.requests == requests
+    assert aligned(bench, batch).requests == requests
     assert bench.context.read(DECODE_BUFFERS).view(requests)["seq_lens"].shape == (requests,)
 
 
@@ -69,7 +68,7 @@ def test_aligning_allocates_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("batch", "problems"),
+    ("batch", "errors"),
     [
         (None, []),
         (1, []),
@@ -78,5 +77,5 @@ def test_aligning_allocates_nothing() -> None:
     ],
     ids=str,
 )
-def test_a_batch_below_one_is_told_before_the_run(batch: int | None, problems: list[str]) -> None:
-    assert Align(batch=batch).problems() == problems
+def test_a_batch_below_one_is_an_error_before_the_run(batch: int | None, errors: list[str]) -> None:
+    assert Align(batch=batch).config_errors(recipe_of()) == errors

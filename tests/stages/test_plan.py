@@ -1,171 +1,102 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pipeline.engine.errors import ConfigError
+from pipeline.figures import PlanFigures
+from pipeline.recipe import Node, Pipeline, Recipe
 from pipeline.slots import BUFFER_PLAN, WORKLOAD
 from pipeline.workload.parallel import Parallel
-from stages.plan import Plan, explanation, make_plan, plan_json, plan_tables, spans
-from tests.stages.runs import Bench, recipe_of
-from tests.workload.recipes import DEEP_GEMM, ROOT, deepseek, layout, shipped
-
-NEEDS = {"plan": [], "allocate": ["plan"]}
-WITHOUT_TORCH = """
-import sys
-from stages.plan import make_plan, plan_json, plan_tables
-from pipeline.recipe import Recipe
-from tests.workload.recipes import deepseek, layout, server, target
-recipe = Recipe(model=deepseek(), parallel=layout("pp4"), server=server(), target=target())
-plan = make_plan(recipe)
-plan_json(*plan, {}), plan_tables(*plan)
-print([name for name in ("torch", "deep_gemm", "flashinfer") if name in sys.modules])
-"""
+from stages.plan import Plan, PlanFormat
+from tests.servers.recipes import deepseek, layout
+from tests.stages.runs import Bench, completed, recipe_of
 
 
-def as_json(**flags: Any) -> dict[str, Any]:
-    """The plan of DeepSeek-V3 over four stages, after a round trip through text."""
+def over_four_pipeline_ranks(**flags: Any) -> Recipe:
+    """DeepSeek-V3 in the layout pp4, with a pipeline of two stages."""
     recipe = recipe_of(deepseek(), layout("pp4"), **flags)
-    return json.loads(json.dumps(plan_json(*make_plan(recipe), NEEDS)))
+    recipe.pipeline = Pipeline(name="short", stages={"plan": Node(), "allocate": Node(needs=["plan"])})
+    return recipe
 
 
 def test_the_plan_fills_both_slots_and_counts() -> None:
-    bench = Bench(recipe_of(deepseek(), layout("pp4")))
-    result = bench.run(Plan())
+    bench = Bench(over_four_pipeline_ranks())
+    result = completed(bench.run(Plan()))
     workload = bench.context.read(WORKLOAD)
-    assert result.figures == {
-        "problems": len(workload.problems),
-        "ranks": 32,
-        "not_deepgemm": len(workload.not_deepgemm),
-        "rules": list(workload.rules.used),
-    }
+    assert result.figures == (
+        PlanFigures(
+            problems=len(workload.problems),
+            ranks=32,
+            not_deepgemm=len(workload.not_deepgemm),
+            rules=list(workload.rules.used),
+        ),
+    )
+    assert result.summary == f"{len(workload.problems)} problems over 32 ranks"
     assert bench.context.read(BUFFER_PLAN).layout.arena_bytes > 0
     assert bench.allocated == {"plan": 0}
 
 
+def test_a_plan_touches_no_folder() -> None:
+    bench = Bench()
+    bench.run(Plan())
+    assert not bench.places.output.exists()
+    assert not bench.places.store.exists()
+
+
 def test_a_wrong_recipe_is_a_config_error_with_every_line() -> None:
+    wrong = recipe_of(deepseek(), Parallel(tp=8, attn_dp=3), tokens_per_request=0)
     with pytest.raises(ConfigError) as caught:
-        Bench(recipe_of(deepseek(), Parallel(tp=8, attn_dp=3), tokens_per_request=0)).run(Plan())
-    assert len(caught.value.problems) == 2
+        Bench(wrong).run(Plan())
+    assert len(caught.value.lines) == 2
+    assert Plan().config_errors(wrong) == caught.value.lines, "validation names the same"
 
 
-def names(group: str) -> list[str]:
-    """The shipped files of a group."""
-    return [path.stem for path in sorted((ROOT / "conf" / group).glob("*.yaml"))]
-
-
-def planned(model: str, where: str, **flags: Any) -> dict[str, Any] | None:
-    """The plan, None when the server would refuse the layout."""
-    try:
-        return plan_json(*make_plan(recipe_of(shipped(model), layout(where), **flags)), NEEDS)
-    except ConfigError:
-        return None
-
-
-@pytest.mark.parametrize("model", names("model"))
-def test_every_shipped_pair_is_planned_or_refused_at_once(model: str) -> None:
-    """Starting python and composing the recipe take most of the 3 seconds that a plan may take."""
-    started_s = time.monotonic()
-    plans = list[dict[str, Any]]()
-    for flags in ({}, {"name": "vllm", "version": "0.33.0"}):
-        plans += [plan for where in names("parallel") if (plan := planned(model, where, **flags)) is not None]
-    assert time.monotonic() - started_s < len(names("parallel"))
-    assert len(plans) >= len(names("parallel")) / 2
-    for plan in plans:
-        assert plan["not_deepgemm"]
-        assert plan["buffers"]["arena_bytes"] > 0
-        assert all(problem["m_count"] > 0 for problem in plan["problems"])
-
-
-def test_a_plan_imports_no_torch() -> None:
-    command = [sys.executable, "-c", WITHOUT_TORCH]
-    child = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
-    assert (child.stdout.strip(), child.stderr) == ("[]", "")
-
-
-def test_each_problem_of_the_json_says_what_is_launched_where_and_why() -> None:
-    problems = {(problem["n"], problem["k"]): problem for problem in as_json()["problems"]}
-    assert problems[4608, 7168] == {
-        "kernel": "GEMM_NT_F8F8BF16",
-        "n": 4608,
-        "k": 7168,
-        "groups": 1,
-        "m_count": 16384,
-        "m_min": 1,
-        "m_max": 16384,
-        "linears": ["mlp.gate_up_proj"],
-        "layers": [0, 1, 2],
-        "ranks": list(range(8)),
-        "rule": problems[4608, 7168]["rule"],
-        "options": {},
-        "server_warmup_calls": None,
-    }
-    assert all(".py" in problem["rule"] for problem in problems.values())
-
-
-def explained(asked: str, **flags: Any) -> list[dict[str, Any]]:
-    workload, _ = make_plan(recipe_of(deepseek(), layout("pp4"), **flags))
-    return explanation(workload, asked)
-
-
-def test_a_problem_that_is_there_is_explained_by_linears_layers_ranks_and_rule() -> None:
-    (line,) = explained("4608,7168")
-    assert line["what"] == "dense 4608x7168: mlp.gate_up_proj"
-    assert (line["layers"], line["ranks"]) == ([0, 1, 2], list(range(8)))
-    assert ".py" in line["why"]
-
-
-def test_a_problem_that_goes_elsewhere_is_explained_by_the_reason() -> None:
-    (line,) = explained("512,7168,257")
-    assert line["what"] == "mlp.experts.w13 512x7168 g257"
-    assert (line["layers"], line["ranks"]) == (list(range(3, 61)), list(range(32)))
-    assert "Triton" in line["why"]
-    masked, contiguous = explained("512,7168", **DEEP_GEMM)
-    assert [line["what"].split()[0] for line in (masked, contiguous)] == ["masked", "contiguous"]
-
-
-def test_a_problem_that_no_linear_has_is_answered_by_what_comes_near() -> None:
-    assert {line["what"] for line in explained("999,1536")} == {"self_attn.q_b_proj 3072x1536"}
-    (line,) = explained("999,998")
-    assert "no linear of this model and layout has this N or this K" in line["why"]
-
-
-@pytest.mark.parametrize("asked", ["", "7168", "a,b", "1,2,3,4", "-1,2"])
-def test_a_size_that_is_none_is_a_config_problem(asked: str) -> None:
-    (line,) = Plan(explain=asked).problems()
+@pytest.mark.parametrize("explain", ["", "7168", "a,b", "1,2,3,4", "-1,2"])
+def test_a_size_that_is_none_is_a_config_error(explain: str) -> None:
+    (line,) = Plan(explain=explain).config_errors(recipe_of())
     assert "plan.explain must be N,K or N,K,groups" in line
 
 
-def test_the_json_lists_what_is_not_launched_with_its_reason() -> None:
-    entries = as_json()["not_deepgemm"]
-    assert {"mlp.experts.w13 512x7168", "lm_head"} <= {entry["layer"] for entry in entries}
-    assert all(entry["reason"] for entry in entries)
+@pytest.mark.parametrize("explain", [None, "7168,512", "7168, 512, 8"])
+def test_a_size_with_or_without_groups_is_none_of_the_errors(explain: str | None) -> None:
+    assert Plan(explain=explain).config_errors(recipe_of()) == []
 
 
-def test_the_json_holds_the_arena_its_slots_and_the_needs() -> None:
-    plan = as_json(**DEEP_GEMM)
-    slots = plan["buffers"]["slots"]
-    assert plan["buffers"]["arena_bytes"] < plan["buffers"]["sum_of_stage_bytes"]
-    assert all(slot["offset"] + slot["bytes"] <= plan["buffers"]["arena_bytes"] for slot in slots)
-    assert {"decode.seq_lens", "forward.moe.hidden"} <= {slot["name"] for slot in slots}
+def test_a_checkpoint_that_cannot_be_read_is_named_before_the_run(tmp_path: Path) -> None:
+    recipe = recipe_of()
+    recipe.model.hf_config = str(tmp_path)
+    (line,) = Plan().config_errors(recipe)
+    assert str(tmp_path) in line
+
+
+def test_the_preview_is_a_table_for_each_part_of_the_plan() -> None:
+    shown = Plan().preview(over_four_pipeline_ranks())
+    titles = ("Problems for DeepGEMM", "Not for DeepGEMM", "Buffers: one arena of", "Stages")
+    assert [title for title in titles if title not in shown] == []
+
+
+def test_the_preview_as_json_is_one_object_on_one_line() -> None:
+    shown = Plan(format=PlanFormat.json).preview(over_four_pipeline_ranks())
+    plan = json.loads(shown)
+    assert set(plan) == {"problems", "rules", "not_deepgemm", "buffers", "stages"}
     assert plan["stages"] == [{"name": "plan", "needs": []}, {"name": "allocate", "needs": ["plan"]}]
+    assert "\n" not in shown
 
 
-def test_the_tables_show_problems_absences_and_buffers() -> None:
-    shown = "\n".join(table.render() for table in plan_tables(*make_plan(recipe_of(deepseek(), layout("pp4")))))
-    for words in ("4608", "0-7", "all", "lm_head", "forward.dense", "forward.moe", "one arena of"):
-        assert words in shown, words
+def test_the_explanation_replaces_the_tables() -> None:
+    shown = Plan(explain="4608,7168").preview(over_four_pipeline_ranks())
+    assert "4608x7168: why" in shown
+    assert "mlp.gate_up_proj" in shown
+    assert "Not for DeepGEMM" not in shown
 
 
-@pytest.mark.parametrize(
-    ("numbers", "shown"),
-    [([], ""), ([5], "5"), ([0, 1, 2], "0-2"), ([0, 1, 2, 5], "0-2, 5"), ([1, 3, 4, 9], "1, 3-4, 9")],
-    ids=str,
-)
-def test_ascending_numbers_are_shown_as_spans(numbers: list[int], shown: str) -> None:
-    assert spans(numbers) == shown
+def test_the_explanation_is_added_to_the_json() -> None:
+    shown = Plan(format=PlanFormat.json, explain="4608,7168").preview(over_four_pipeline_ranks())
+    plan = json.loads(shown)
+    (line,) = plan["explain"]
+    assert line["what"] == "dense 4608x7168: mlp.gate_up_proj"
+    assert len(plan["problems"]) > 1, "the plan is there as well"

@@ -33,13 +33,13 @@ def tuner(folder: Path, script: str, *, limit_s: float = 20.0) -> Tuner:
     return Tuner(folder / "tactics.json", Children(), [1, 8], limit_s, {"PATH": "/usr/bin:/bin"}, folder / "fake")
 
 
-DONE = "json.dump({result}, open(sys.argv[2], 'w'))\n"
+REPORT = "json.dump({result}, open(sys.argv[2], 'w'))\n"
 WRITES = f"json.dump({{{key(1)!r}: ['R', 3], {key(8)!r}: ['R', 5]}}, open(file, 'w'))\n"
 
 
-def done(default: list[float], chosen: list[float], profiled: int = 14, new: int = 2) -> str:
+def report(default: list[float], chosen: list[float], profiled: int = 14, new: int = 2) -> str:
     result = {"profiled": profiled, "new_entries": new, "entries": 2, "default_us": default, "chosen_us": chosen}
-    return DONE.format(result=result)
+    return REPORT.format(result=result)
 
 
 def test_a_key_names_its_shape_and_only_its_own_operation():
@@ -59,7 +59,7 @@ def test_buckets_are_powers_of_two_and_the_largest_batch():
 
 
 def test_tactics_are_saved_and_the_margin_is_reported(tmp_path: Path):
-    result = tuner(tmp_path, WRITES + done([10.0, 20.0], [8.0, 15.0])).tune("fp8_gemm", SHAPES)
+    result = tuner(tmp_path, WRITES + report([10.0, 20.0], [8.0, 15.0])).tune("fp8_gemm", SHAPES)
     assert (result.bad, result.num_entries, result.num_default_kept) == (None, 2, 0)
     assert result.to_json()["margin"] == pytest.approx(1 - 23 / 30, abs=1e-3)
     assert json.loads((tmp_path / "tactics.json").read_text())[key(8)] == ["R", 5]
@@ -67,7 +67,7 @@ def test_tactics_are_saved_and_the_margin_is_reported(tmp_path: Path):
 
 
 def test_the_default_takes_part_in_the_race_and_may_win(tmp_path: Path):
-    result = tuner(tmp_path, WRITES + done([10.0, 20.0], [8.0, 25.0])).tune("fp8_gemm", SHAPES)
+    result = tuner(tmp_path, WRITES + report([10.0, 20.0], [8.0, 25.0])).tune("fp8_gemm", SHAPES)
     assert result.num_default_kept == 1
     saved = json.loads((tmp_path / "tactics.json").read_text())
     assert (saved[key(1)], saved[key(8)]) == (["R", 3], ["R", -1])
@@ -92,7 +92,7 @@ def test_a_tactic_that_crashes_or_hangs_is_bad_and_the_file_is_as_it_was(
 def test_a_file_of_another_gpu_is_refused_with_the_field_and_kept(tmp_path: Path):
     write(tmp_path / "tactics.json", {1: 3})
     before = (tmp_path / "tactics.json").read_text()
-    script = DONE.format(result={"refused": "gpu is 'NVIDIA H100' in the file, 'NVIDIA H200' here", "profiled": 0})
+    script = REPORT.format(result={"refused": "gpu is 'NVIDIA H100' in the file, 'NVIDIA H200' here", "profiled": 0})
     with pytest.raises(ForeignFile, match="gpu is 'NVIDIA H100'"):
         tuner(tmp_path, script).tune("fp8_gemm", SHAPES)
     assert (tmp_path / "tactics.json").read_text() == before
@@ -107,14 +107,16 @@ def test_a_replay_that_profiles_again_or_lacks_a_shape_is_a_fault(tmp_path: Path
     assert good.missing("fp8_gemm", [*SHAPES, (64, 512, 256)]) == [(64, 512, 256)]
     assert "1 of 3 shapes have no tactic" in (good.replay("fp8_gemm", [*SHAPES, (64, 512, 256)]) or "")
     write(tmp_path / "a" / "tactics.json", {1: 3, 8: 5})
-    again = tuner(tmp_path / "a", done([], [], profiled=7))
+    again = tuner(tmp_path / "a", report([], [], profiled=7))
     assert "profiled 7 tactics again" in (again.replay("fp8_gemm", SHAPES) or "")
     write(tmp_path / "b" / "tactics.json", {1: 3, 8: 5})
-    assert tuner(tmp_path / "b", done([], [], profiled=0)).replay("fp8_gemm", SHAPES) is None
+    assert tuner(tmp_path / "b", report([], [], profiled=0)).replay("fp8_gemm", SHAPES) is None
 
 
 def test_an_operation_whose_module_is_not_built_is_not_tuned(tmp_path: Path):
-    script = DONE.format(result={"not_built": "its module fused_moe_90 is not built here: 247 sources", "profiled": 0})
+    script = REPORT.format(
+        result={"not_built": "its module fused_moe_90 is not built here: 247 sources", "profiled": 0}
+    )
     result = tuner(tmp_path, script).tune(FUSED_MOE, [(1, 512, 256, 8, 2)])
     assert "247 sources" in (result.bad or "")
 
@@ -137,12 +139,12 @@ json.dump(result, open(sys.argv[2], 'w'))
 
 def test_a_store_is_filled_beside_the_file_where_flashinfer_has_one(tmp_path: Path):
     file = {"profiled": 14, "new_entries": 2, "entries": 2, "default_us": [10.0, 20.0], "chosen_us": [8.0, 15.0]}
-    for folder, entries, told in ((tmp_path / "new", 2, "2 in autotune_v2's store"), (tmp_path / "old", None, "")):
+    for folder, entries, expected in ((tmp_path / "new", 2, "2 in autotune_v2's store"), (tmp_path / "old", None, "")):
         folder.mkdir()
         script = WRITES + BY_INTERFACE.format(file=file, store={"profiled": 14, "entries": entries})
         result = tuner(folder, script).tune("fp8_gemm", SHAPES)
         assert (result.num_entries, result.num_stored) == (2, entries)
-        assert told in result.summary()
+        assert expected in result.summary()
 
 
 def store(folder: Path, tactics: dict[int, int]) -> None:

@@ -9,34 +9,12 @@ from pathlib import Path
 import pytest
 
 from pipeline.engine.errors import HostError
-from pipeline.virtual_gpu.build import build, unanswered_source
+from pipeline.virtual_gpu.build import VirtualGpu, build, unanswered_source
 from pipeline.virtual_gpu.headers import CUBLAS, NCCL, find_headers, find_optional_headers
-from pipeline.virtual_gpu.targets import Target
-
-B200 = Target(
-    name="b200",
-    product="NVIDIA B200",
-    compute_capability="10.0",
-    num_sms=148,
-    l2_bytes=132120576,
-    shared_bytes_per_block=232448,
-    shared_bytes_per_sm=233472,
-    memory_bytes=1 << 37,
-)
+from tests.virtual_gpu.conftest import B200, on_gpu
 
 
-@pytest.fixture(scope="module")
-def gpu(tmp_path_factory: pytest.TempPathFactory):
-    return build(B200, cache_dir=tmp_path_factory.mktemp("gpu"))
-
-
-def on_gpu(gpu, code: str) -> subprocess.CompletedProcess[str]:
-    """Run Python code on the virtual GPU."""
-    command = [sys.executable, "-c", code]
-    return subprocess.run(command, env={**os.environ, **gpu.environment()}, capture_output=True, text=True)
-
-
-def test_torch_sees_the_target(gpu):
+def test_torch_sees_the_target(gpu: VirtualGpu) -> None:
     code = (
         "import torch; p = torch.cuda.get_device_properties(0); "
         "print(torch.cuda.device_count(), p.name, p.major, p.minor, p.multi_processor_count, p.total_memory)"
@@ -46,7 +24,7 @@ def test_torch_sees_the_target(gpu):
     assert "is not answered" not in said.stderr
 
 
-def test_memory_is_address_space_until_it_is_touched(gpu):
+def test_memory_is_address_space_until_it_is_touched(gpu: VirtualGpu) -> None:
     code = (
         "import torch; x = torch.empty(100 << 30, dtype=torch.uint8, device='cuda'); "
         "print([l.split()[1] for l in open('/proc/self/status') if l.startswith('VmRSS')][0])"
@@ -55,7 +33,7 @@ def test_memory_is_address_space_until_it_is_touched(gpu):
     assert int(said.stdout) < 2 << 20, "more than 2 GiB resident after an allocation of 100 GiB"
 
 
-def test_memory_ends_where_the_target_s_ends(gpu):
+def test_memory_ends_where_the_target_s_ends(gpu: VirtualGpu) -> None:
     code = (
         "import torch\n"
         "try:\n    torch.empty(200 << 30, dtype=torch.uint8, device='cuda')\n"
@@ -64,7 +42,7 @@ def test_memory_ends_where_the_target_s_ends(gpu):
     assert on_gpu(gpu, code).stdout.strip() == "refused"
 
 
-def test_a_small_value_written_is_the_value_read_back(gpu):
+def test_a_small_value_written_is_the_value_read_back(gpu: VirtualGpu) -> None:
     code = "import torch; print(torch.tensor([1.5, -2.0], device='cuda').cpu().tolist())"
     assert on_gpu(gpu, code).stdout.strip() == "[1.5, -2.0]"
 
@@ -72,7 +50,7 @@ def test_a_small_value_written_is_the_value_read_back(gpu):
 @pytest.mark.parametrize(
     ("library", "function"), [("libcudart.so.13", "cudaMallocArray"), ("libcuda.so.1", "cuArrayCreate_v2")]
 )
-def test_an_unanswered_call_fails_with_its_name(gpu, library: str, function: str):
+def test_an_unanswered_call_fails_with_its_name(gpu: VirtualGpu, library: str, function: str) -> None:
     code = f"import ctypes; print(getattr(ctypes.CDLL(None), '{function}')())"
     if library == "libcuda.so.1":
         code = f"import ctypes; print(ctypes.CDLL('{library}').{function}())"
@@ -81,33 +59,33 @@ def test_an_unanswered_call_fails_with_its_name(gpu, library: str, function: str
     assert f"virtual GPU: {function} is not answered" in said.stderr
 
 
-def test_every_declared_function_is_answered_or_named():
+def test_every_declared_function_is_answered_or_named() -> None:
     header = "CUresult CUDAAPI cuFoo(int a);\n#define cuBar cuBar_v2\n"
     patterns = [re.compile(r"CUDAAPI\s+(cu\w+)\s*\("), re.compile(r"#define\s+\w+\s+(cu\w+_v\d)")]
     source = unanswered_source(header, patterns)
-    assert "UNANSWERED(cuFoo)" in source
-    assert "UNANSWERED(cuBar_v2)" in source
+    assert "UNANSWERED(cuFoo, 801)" in source
+    assert "UNANSWERED(cuBar_v2, 801)" in source
 
 
-def test_it_is_built_once(gpu):
+def test_it_is_built_once(gpu: VirtualGpu) -> None:
     before = (gpu.folder / "libcuda.so.1").stat().st_mtime_ns
     again = build(B200, cache_dir=gpu.folder.parent)
     assert again.folder == gpu.folder
     assert (gpu.folder / "libcuda.so.1").stat().st_mtime_ns == before
 
 
-def test_the_headers_come_from_the_wheels_without_any_toolkit():
+def test_the_headers_come_from_the_wheels_without_any_toolkit() -> None:
     assert find_headers(Path("/nonexistent")).name == "include"
 
 
-def test_no_compiler_is_named_with_its_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_no_compiler_is_named_with_its_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
     with pytest.raises(HostError, match="apt-get install gcc"):
         build(B200, cache_dir=tmp_path / "gpu")
 
 
-def test_the_sources_compile_without_a_warning(tmp_path: Path):
+def test_the_sources_compile_without_a_warning(tmp_path: Path) -> None:
     folders = [find_headers(), find_optional_headers(CUBLAS), find_optional_headers(NCCL)]
     flags = ["-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter", *(f"-I{folder}" for folder in folders)]
     sources = sorted((Path(__file__).parents[2] / "pipeline" / "virtual_gpu").glob("*.c"))
@@ -118,7 +96,7 @@ def test_the_sources_compile_without_a_warning(tmp_path: Path):
         assert done.returncode == 0, done.stderr
 
 
-def test_products_of_every_kind_run_and_give_tensors_of_the_right_shape(gpu):
+def test_products_of_every_kind_run_and_give_tensors_of_the_right_shape(gpu: VirtualGpu) -> None:
     code = (
         "import torch\n"
         "for dtype in (torch.bfloat16, torch.float32, torch.float16):\n"
@@ -131,7 +109,7 @@ def test_products_of_every_kind_run_and_give_tensors_of_the_right_shape(gpu):
     assert said.stdout.split("\n")[:-1] == ["(8, 32) (1, 8, 32) (8, 32)", "(8, 32)"] * 3, said.stderr
 
 
-def test_a_triton_kernel_is_compiled_for_the_target_and_launched(gpu, tmp_path: Path):
+def test_a_triton_kernel_is_compiled_for_the_target_and_launched(gpu: VirtualGpu, tmp_path: Path) -> None:
     (tmp_path / "kernel.py").write_text(
         "import torch, triton, triton.language as tl\n"
         "@triton.jit\n"
@@ -148,7 +126,7 @@ def test_a_triton_kernel_is_compiled_for_the_target_and_launched(gpu, tmp_path: 
     assert said.stdout.split() == ["100", "True"], said.stderr
 
 
-def test_what_inductor_compiles_is_loaded_from_its_file_and_launched(gpu, tmp_path: Path):
+def test_what_inductor_compiles_is_loaded_from_its_file_and_launched(gpu: VirtualGpu, tmp_path: Path) -> None:
     code = (
         "import torch\n"
         "twice = torch.compile(lambda x: x.unsqueeze(-1) * x.unsqueeze(-2))\n"
@@ -161,7 +139,7 @@ def test_what_inductor_compiles_is_loaded_from_its_file_and_launched(gpu, tmp_pa
     assert list(tmp_path.glob("**/*.cubin"))
 
 
-def test_values_that_are_written_and_read_back_are_right(gpu):
+def test_values_that_are_written_and_read_back_are_right(gpu: VirtualGpu) -> None:
     code = (
         "import torch\n"
         "x = torch.tensor([1.0, 2.0, 3.0], device='cuda')\n"
@@ -174,7 +152,7 @@ def test_values_that_are_written_and_read_back_are_right(gpu):
     assert said.stdout.strip() == "[1.0, 2.0, 3.0] [4.0, 5.0, 6.0] [4.0, 5.0, 6.0]", said.stderr
 
 
-def test_a_graph_is_captured_from_a_stream_and_from_one_that_waits_for_it(gpu):
+def test_a_graph_is_captured_from_a_stream_and_from_one_that_waits_for_it(gpu: VirtualGpu) -> None:
     code = (
         "import torch\n"
         "x, graph, side = torch.ones(4, device='cuda'), torch.cuda.CUDAGraph(), torch.cuda.Stream()\n"
@@ -192,7 +170,7 @@ def test_a_graph_is_captured_from_a_stream_and_from_one_that_waits_for_it(gpu):
     assert said.stdout.strip() == "[True, True] False (4,)", said.stderr
 
 
-def test_several_devices_are_as_many_as_asked_for(gpu):
+def test_several_devices_are_as_many_as_asked_for(gpu: VirtualGpu) -> None:
     code = (
         "import torch; torch.cuda.set_device(3); x = torch.empty(8, device='cuda')\n"
         "print(torch.cuda.device_count(), torch.cuda.current_device(), x.device)\n"
@@ -203,7 +181,7 @@ def test_several_devices_are_as_many_as_asked_for(gpu):
     assert said.stdout.split() == ["4", "3", "cuda:3", "True"], said.stderr
 
 
-def test_a_table_from_the_host_is_read_back_whole(gpu):
+def test_a_table_from_the_host_is_read_back_whole(gpu: VirtualGpu) -> None:
     code = (
         "import torch; t = torch.arange(61 * 257).reshape(61, 257).cuda()\n"
         "print(t[60, 256].item(), torch.equal(t.cpu(), torch.arange(61 * 257).reshape(61, 257)))"
@@ -211,7 +189,7 @@ def test_a_table_from_the_host_is_read_back_whole(gpu):
     assert on_gpu(gpu, code).stdout.strip() == f"{61 * 257 - 1} True"
 
 
-def test_occupancy_is_bound_by_threads_and_by_shared_memory(gpu):
+def test_occupancy_is_bound_by_threads_and_by_shared_memory(gpu: VirtualGpu) -> None:
     code = (
         "import ctypes\n"
         "runtime = ctypes.CDLL(None)\n"
@@ -226,7 +204,7 @@ def test_occupancy_is_bound_by_threads_and_by_shared_memory(gpu):
 
 
 @pytest.mark.skipif(find_optional_headers(NCCL) is None, reason="no nccl.h here, so there is no virtual NCCL")
-def test_nccl_makes_a_communicator_for_one_rank_of_many(gpu):
+def test_nccl_makes_a_communicator_for_one_rank_of_many(gpu: VirtualGpu) -> None:
     code = (
         "import ctypes, os\n"
         "nccl = ctypes.CDLL(os.environ['PREHEAT_TEST_NCCL'])\n"
@@ -240,7 +218,7 @@ def test_nccl_makes_a_communicator_for_one_rank_of_many(gpu):
     assert said.stdout.split() == ["0", "0", "0", "8", "3"], said.stderr
 
 
-def test_nvml_names_the_target(gpu):
+def test_nvml_names_the_target(gpu: VirtualGpu) -> None:
     code = (
         "import ctypes\n"
         "nvml = ctypes.CDLL('libnvidia-ml.so.1')\n"

@@ -5,7 +5,7 @@ import pytest
 from pipeline.workload.families import deepseek as family
 from pipeline.workload.hf_config import Facts, Model, read_config
 from pipeline.workload.parallel import Parallel
-from tests.workload.recipes import TINY, tiny, workload_of
+from tests.servers.recipes import TINY, tiny, workload_of
 
 
 @pytest.mark.parametrize("path", [TINY, TINY / "config.json"], ids=["folder", "file"])
@@ -25,7 +25,7 @@ def test_an_absent_count_means_none_of_them(name: str) -> None:
     config = {key: value for key, value in tiny().config.items() if key != name}
     facts = Facts(config, "here")
     read = family.read(facts, "DeepseekV3ForCausalLM")
-    assert facts.problems == []
+    assert facts.errors == []
     assert read.experts is not None
     first_moe = next(layer for layer in range(read.num_layers) if read.is_moe(layer))
     assert {"n_shared_experts": read.experts.num_shared, "first_k_dense_replace": first_moe}[name] == 0
@@ -35,7 +35,7 @@ def test_null_shared_experts_mean_none_of_them() -> None:
     # The default of n_shared_experts in DeepSeek's own configuration class is null, and the model builds none then.
     facts = Facts(tiny().config | {"n_shared_experts": None}, "here")
     read = family.read(facts, "DeepseekV3ForCausalLM")
-    assert facts.problems == []
+    assert facts.errors == []
     assert read.experts is not None
     assert read.experts.num_shared == 0
 
@@ -61,4 +61,4 @@ def test_scale_blocks_are_read_from_a_block_fp8_checkpoint_only(
 ) -> None:
     facts = Facts({"quantization_config": config}, "here")
     assert facts.quantization().block == block
-    assert facts.problems == []
+    assert facts.errors == []

@@ -56,5 +56,5 @@ def test_context_parallel_narrows_attention_and_nothing_else() -> None:
 
 def test_pipeline_stages_are_the_outer_dimension_of_ranks() -> None:
     parallel = Parallel(tp=2, pp=3)
-    assert [parallel.ranks_of_stage(stage) for stage in range(3)] == [(0, 1), (2, 3), (4, 5)]
+    assert [parallel.ranks_at(stage) for stage in range(3)] == [(0, 1), (2, 3), (4, 5)]
     assert parallel.num_ranks == 6

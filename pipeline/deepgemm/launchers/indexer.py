@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
+from pipeline.deepgemm.launch_spec import LaunchSpec
 from pipeline.deepgemm.launchers.operands import (
     BF16,
     Launch,
-    Options,
     empty,
     first_rows,
     fp8,
@@ -32,16 +32,16 @@ MAX_PAGES = 16
 PAIRED_NEXT_N = 4
 
 
-def mqa_logits(n: int, k: int, groups: int, largest: int, options: Options) -> Launch:
+def mqa_logits(spec: LaunchSpec) -> Launch:
     """Scores of M queries of n heads of k over as many keys; option compressed: packed results (SGLang)."""
     if not has("fp8_mqa_logits"):
-        return upstream_mqa_logits(n, k, largest)
+        return upstream_mqa_logits(spec)
     launch = library("fp8_mqa_logits")
-    is_compressed = bool(options.get("compressed"))
-    q_MHK = fp8(largest, n, k)
-    keys = (fp8(largest, k), empty(largest))
-    weights_MH = empty(largest, n)
-    ends_M = int32(largest)
+    is_compressed = bool(spec.options.get("compressed"))
+    q_MHK = fp8(spec.max_m, spec.n, spec.k)
+    keys = (fp8(spec.max_m, spec.k), empty(spec.max_m))
+    weights_MH = empty(spec.max_m, spec.n)
+    ends_M = int32(spec.max_m)
 
     def run(m: int) -> None:
         more = {"max_seqlen_k": m} if is_compressed else {}
@@ -50,15 +50,15 @@ def mqa_logits(n: int, k: int, groups: int, largest: int, options: Options) -> L
     return run
 
 
-def upstream_mqa_logits(n: int, k: int, largest: int) -> Launch:
+def upstream_mqa_logits(spec: LaunchSpec) -> Launch:
     """The same through fp8_fp4_mqa_logits: packed scales and bf16 weights on sm_100, fp32 before."""
     launch = library("fp8_fp4_mqa_logits")
     is_mx = is_blackwell()
-    q_MHK = fp8(largest, n, k)
-    weights_MH = empty(largest, n, dtype=BF16 if is_mx else torch.float32)
-    ends_M = int32(largest)
-    keys = fp8(largest, k), int32(largest) if is_mx else empty(largest)
-    scales_MH = int32(largest, n) if is_mx else None
+    q_MHK = fp8(spec.max_m, spec.n, spec.k)
+    weights_MH = empty(spec.max_m, spec.n, dtype=BF16 if is_mx else torch.float32)
+    ends_M = int32(spec.max_m)
+    keys = fp8(spec.max_m, spec.k), int32(spec.max_m) if is_mx else empty(spec.max_m)
+    scales_MH = int32(spec.max_m, spec.n) if is_mx else None
 
     def run(m: int) -> None:
         q = q_MHK[:m], None if scales_MH is None else scales_MH[:m]
@@ -67,18 +67,18 @@ def upstream_mqa_logits(n: int, k: int, largest: int) -> Launch:
     return run
 
 
-def paged_mqa_logits(n: int, k: int, groups: int, largest: int, options: Options) -> Launch:
+def paged_mqa_logits(spec: LaunchSpec) -> Launch:
     """Scores of M requests over their pages; option next_n: query tokens of one request."""
-    next_n = options.get("next_n", 1)
+    next_n = spec.options.get("next_n", 1)
     pages = empty(MAX_PAGES, PAGE_TOKENS, 1, KEY_BYTES, dtype=torch.uint8)
-    table_BP = int32(largest, MAX_PAGES)
-    q_BTHK = fp8(largest, next_n, n, k)
-    lens_BT = int32(largest, next_n)
+    table_BP = int32(spec.max_m, MAX_PAGES)
+    q_BTHK = fp8(spec.max_m, next_n, spec.n, spec.k)
+    lens_BT = int32(spec.max_m, next_n)
     longest = MAX_PAGES * PAGE_TOKENS
     schedule = int32(schedule_slots(next_n) + 1, 2)
     if has("fp8_paged_mqa_logits"):
         launch = library("fp8_paged_mqa_logits")
-        weights_MH = empty(largest * next_n, n)
+        weights_MH = empty(spec.max_m * next_n, spec.n)
 
         def run_sgl(m: int) -> None:
             of_requests = q_BTHK[:m], pages, weights_MH[: m * next_n], lens_BT[:m], table_BP[:m]
@@ -87,8 +87,8 @@ def paged_mqa_logits(n: int, k: int, groups: int, largest: int, options: Options
         return run_sgl
     launch = library("fp8_fp4_paged_mqa_logits")
     is_mx = is_blackwell()
-    weights_MH = empty(largest * next_n, n, dtype=BF16 if is_mx else torch.float32)
-    scales_BTH = int32(largest, next_n, n) if is_mx else None
+    weights_MH = empty(spec.max_m * next_n, spec.n, dtype=BF16 if is_mx else torch.float32)
+    scales_BTH = int32(spec.max_m, next_n, spec.n) if is_mx else None
 
     def run(m: int) -> None:
         q = q_BTHK[:m], None if scales_BTH is None else scales_BTH[:m]
@@ -97,11 +97,11 @@ def paged_mqa_logits(n: int, k: int, groups: int, largest: int, options: Options
     return run
 
 
-def paged_mqa_metadata(n: int, k: int, groups: int, largest: int, options: Options) -> Launch:
+def paged_mqa_metadata(spec: LaunchSpec) -> Launch:
     """The schedule of M requests; option next_n as above."""
     launch = library("get_paged_mqa_logits_metadata")
-    next_n = options.get("next_n", 1)
-    lens_BT = int32(largest, next_n)
+    next_n = spec.options.get("next_n", 1)
+    lens_BT = int32(spec.max_m, next_n)
     slots = schedule_slots(next_n)
     return lambda m: launch(lens_BT[:m], PAGE_TOKENS, slots, **varlen(m))
 

@@ -5,16 +5,18 @@ Tensor names: see pipeline/kernels; H heads, B requests, R output columns of one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
+
+from pipeline.arithmetic import ceil_div, round_up
 
 SCALE_BLOCK = 128
 BF16 = torch.bfloat16
 
 Launch = Callable[[int], object]
-Options = Mapping[str, Any]
+"""Launches at M rows."""
 
 
 class NotInLibrary(Exception):
@@ -26,8 +28,8 @@ def library(*names: str) -> Callable[..., Any]:
     import deep_gemm
 
     for name in names:
-        if (found := getattr(deep_gemm, name, None)) is not None:
-            return found
+        if (function := getattr(deep_gemm, name, None)) is not None:
+            return function
     raise NotInLibrary(f"deep_gemm of {deep_gemm.__path__[0]} has no {' or '.join(names)}")
 
 
@@ -71,12 +73,12 @@ def operand(*shape: int, block: int = SCALE_BLOCK) -> tuple[torch.Tensor, torch.
 def weight(*shape: int, block: int = SCALE_BLOCK) -> tuple[torch.Tensor, torch.Tensor]:
     """A weight with one scale for each `block` x `block`."""
     *outer, rows, columns = shape
-    return fp8(*shape), empty(*outer, -(-rows // block), columns // block)
+    return fp8(*shape), empty(*outer, ceil_div(rows, block), columns // block)
 
 
 def packed_operand(rows: int, columns: int, *, block: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Activations or a weight whose UE8M0 scales (1 x `block`) are packed four to an int32, rows contiguous."""
-    aligned_rows = -(-rows // 4) * 4
+    aligned_rows = round_up(rows, 4)
     words = columns // block // 4
     scale = torch.empty_strided((rows, words), (1, aligned_rows), device="cuda", dtype=torch.int32)
     return fp8(rows, columns), scale
@@ -90,7 +92,7 @@ def first_rows(pair: tuple[torch.Tensor, torch.Tensor], m: int) -> tuple[torch.T
 def fp4_weight(groups: int, n: int, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     """FP4 experts, two to a byte, with packed UE8M0 scales of 1x32."""
     words = k // 32 // 4
-    aligned = -(-n // 4) * 4
+    aligned = round_up(n, 4)
     stride = (words * aligned, 1, aligned)
     scale = torch.empty_strided((groups, n, words), stride, device="cuda", dtype=torch.int32)
     return empty(groups, n, k // 2, dtype=torch.int8), scale

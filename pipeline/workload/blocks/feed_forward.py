@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeline.workload.linears import Linear, Role, column, row
+from pipeline.workload.linears import Linear, Role, Split, column, row
+
+FP4_EXPERTS = "fp4"
+# What narrows the experts of one rank, for messages.
+EXPERTS_KEY = "parallel.tp, or raise parallel.ep"
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +18,7 @@ class DenseMlp:
     intermediate: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Experts:
     """Routed experts, and `shared_intermediate` columns of shared ones (0: none)."""
 
@@ -30,25 +33,50 @@ class Experts:
     is_clamped: bool = False
     """Whether the activation between the two products is clamped (swiglu_limit)."""
 
+    @property
+    def is_fp4(self) -> bool:
+        """Whether their weights are FP4."""
+        return self.scheme == FP4_EXPERTS
+
 
 FeedForward = DenseMlp | Experts
 
 
-def gated(name: str, role: Role, *, hidden: int, intermediate: int, tp: int, layers: Sequence[int]) -> list[Linear]:
+def gated(
+    name: str, role: Role, *, hidden: int, intermediate: int, tp: int, layers: tuple[int, ...]
+) -> list[Linear]:
     """A gated feed-forward part over `tp` ranks."""
     shard = intermediate // tp
-    every = tuple(layers)
+    gate_up = f"{name}.gate_up_proj"
     return [
-        Linear(f"{name}.gate_up_proj", role, column(tp), (shard, shard), hidden, every),
-        Linear(f"{name}.down_proj", role, row(tp), (hidden,), shard, every, source=f"{name}.gate_up_proj"),
+        Linear(gate_up, role, split=column(tp), parts=(shard, shard), k=hidden, layers=layers),
+        Linear(
+            f"{name}.down_proj", role, split=row(tp), parts=(hidden,), k=shard, layers=layers, source=gate_up
+        ),
     ]
 
 
-def routed(experts: Experts, *, hidden: int, groups: int, tp: int, layers: Sequence[int]) -> list[Linear]:
-    """The two grouped products of the experts that one rank holds; their scale blocks are always checked."""
+def routed(experts: Experts, *, hidden: int, groups: int, tp: int, layers: tuple[int, ...]) -> list[Linear]:
+    """The two grouped products of the experts that one rank holds; their scale blocks are checked for every tp."""
     shard = experts.intermediate // tp
-    every = tuple(layers)
-    key = "parallel.tp, or raise parallel.ep"
-    w13 = Linear("mlp.experts.w13", Role.EXPERTS, column(2), (shard, shard), hidden, every, groups, key)
-    w2 = Linear("mlp.experts.w2", Role.EXPERTS, row(2), (hidden,), shard, every, groups, key)
-    return [w13, w2]
+    gate_up = Linear(
+        "mlp.experts.w13",
+        Role.EXPERTS,
+        split=Split.COLUMN,
+        parts=(shard, shard),
+        k=hidden,
+        layers=layers,
+        groups=groups,
+        shard_key=EXPERTS_KEY,
+    )
+    down = Linear(
+        "mlp.experts.w2",
+        Role.EXPERTS,
+        split=Split.ROW,
+        parts=(hidden,),
+        k=shard,
+        layers=layers,
+        groups=groups,
+        shard_key=EXPERTS_KEY,
+    )
+    return [gate_up, down]

@@ -5,15 +5,15 @@ Shapes: SGLang 0.5.23 layers/linear.py QKVParallelLinear; an output gate doubles
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeline.workload.blocks import Geometry, must_divide
-from pipeline.workload.linears import ATTENDED, Linear, Role, column, row
-from pipeline.workload.problems import NotDeepGemm
+from pipeline.workload.blocks import Divisor, Geometry, attention_tp, must_divide
+from pipeline.workload.linears import ATTENDED, Linear, NotDeepGemm, Refusal, Role, column, row
+
+QKV = "self_attn.qkv_proj"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupedAttention:
     """Sizes by short names; `name` tells kinds of one model apart (full, sliding)."""
 
@@ -28,33 +28,40 @@ class GroupedAttention:
 
     @property
     def kind(self) -> str:
-        """See Attention."""
         return self.name
 
-    def linears(self, hidden: int, tp: int, layers: Sequence[int]) -> list[Linear]:
-        """See Attention."""
-        every = tuple(layers)
-        query = self.heads * (2 if self.gated else 1) // tp
-        kv = max(1, self.kv_heads // tp)
-        parts = (query * self.head, kv * self.head, kv * self.v_head)
-        attended = self.heads * self.v_head // tp
-        return [
-            Linear("self_attn.qkv_proj", Role.ATTENTION, column(tp), parts, hidden, every, is_checked=self.is_checked),
-            Linear("self_attn.o_proj", Role.ATTENTION, row(tp), (hidden,), attended, every, source=ATTENDED),
-        ]
+    def linears(self, hidden: int, tp: int, layers: tuple[int, ...]) -> list[Linear]:
+        query_heads = self.heads * (2 if self.gated else 1) // tp
+        kv_heads = max(1, self.kv_heads // tp)
+        qkv = Linear(
+            QKV,
+            Role.ATTENTION,
+            split=column(tp),
+            parts=(query_heads * self.head, kv_heads * self.head, kv_heads * self.v_head),
+            k=hidden,
+            layers=layers,
+            is_checked=self.is_checked,
+        )
+        out = Linear(
+            "self_attn.o_proj",
+            Role.ATTENTION,
+            split=row(tp),
+            parts=(hidden,),
+            k=self.heads * self.v_head // tp,
+            layers=layers,
+            source=ATTENDED,
+        )
+        return [qkv, out]
 
-    def layout_problems(self, tp: int) -> list[str]:
-        """See Attention."""
-        key = "parallel.tp or attn_dp"
-        found = must_divide("num_attention_heads", self.heads, "the attention tp", tp, key)
+    def refusals(self, tp: int) -> list[Refusal]:
+        by = attention_tp(tp)
+        refusals = must_divide("num_attention_heads", self.heads, by, Role.ATTENTION, Role.KV_UP)
         if self.kv_heads >= tp:
-            return found + must_divide("num_key_value_heads", self.kv_heads, "the attention tp", tp, key)
-        return found + must_divide("the attention tp", tp, "num_key_value_heads", self.kv_heads, key)
+            return refusals + must_divide("num_key_value_heads", self.kv_heads, by, Role.ATTENTION)
+        return refusals + must_divide(by.name, tp, Divisor("num_key_value_heads", self.kv_heads, by.key))
 
-    def never(self) -> list[NotDeepGemm]:
-        """See Attention."""
+    def not_for_deepgemm(self) -> list[NotDeepGemm]:
         return []
 
     def geometry(self, tp: int) -> Geometry:
-        """See Attention."""
-        return Geometry("self_attn.qkv_proj", self.heads // tp, self.head, self.v_head)
+        return Geometry(query=QKV, heads=self.heads // tp, head=self.head, v_head=self.v_head)

@@ -5,18 +5,16 @@ Shapes: SGLang 0.5.23 models/deepseek_v2.py DeepseekV2AttentionMLA and layers/at
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeline.workload.blocks import Geometry, must_divide
-from pipeline.workload.linears import ATTENDED, Linear, Role, Split, column, row
-from pipeline.workload.problems import NotDeepGemm
+from pipeline.workload.blocks import Geometry, attention_tp, must_divide
+from pipeline.workload.linears import ATTENDED, Linear, NotDeepGemm, Refusal, Role, Split, column, row
 
 DOWN = "self_attn.fused_qkv_a_proj_with_mqa"
 KV_A = "self_attn.kv_a_proj_with_mqa"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Indexer:
     """Which keys a query attends to is chosen by these smaller heads."""
 
@@ -25,20 +23,29 @@ class Indexer:
     interleaved_rope: bool = False
     """Then SGLang fuses wk with the bf16 weights_proj."""
 
-    def linears(self, hidden: int, q_lora_rank: int, layers: Sequence[int], source: str) -> list[Linear]:
-        """Queries and keys; every rank holds them whole."""
-        every = tuple(layers)
-        queries = (self.heads * self.head,)
-        keys = (self.head,)
-        return [
-            Linear(
-                "self_attn.indexer.wq_b", Role.INDEXER, Split.REPLICATED, queries, q_lora_rank, every, source=source
-            ),
-            Linear("self_attn.indexer.wk", Role.INDEXER_KEY, Split.REPLICATED, keys, hidden, every),
-        ]
+    def linears(self, hidden: int, q_lora_rank: int, layers: tuple[int, ...]) -> list[Linear]:
+        """Every rank holds queries and keys whole; queries read the down-projected ones of the attention."""
+        queries = Linear(
+            "self_attn.indexer.wq_b",
+            Role.INDEXER,
+            split=Split.REPLICATED,
+            parts=(self.heads * self.head,),
+            k=q_lora_rank,
+            layers=layers,
+            source=DOWN,
+        )
+        keys = Linear(
+            "self_attn.indexer.wk",
+            Role.INDEXER_KEY,
+            split=Split.REPLICATED,
+            parts=(self.head,),
+            k=hidden,
+            layers=layers,
+        )
+        return [queries, keys]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LatentAttention:
     """Sizes by short names; `q_lora_rank` None means one query projection."""
 
@@ -55,56 +62,93 @@ class LatentAttention:
         """Layers with and without an indexer are two kinds."""
         return "latent" if self.indexer is None else "indexed"
 
-    def linears(self, hidden: int, tp: int, layers: Sequence[int]) -> list[Linear]:
-        """See Attention."""
-        every = tuple(layers)
-        query = self.heads * (self.nope + self.rope) // tp
-        kv = self.kv_lora_rank + self.rope
+    def linears(self, hidden: int, tp: int, layers: tuple[int, ...]) -> list[Linear]:
         if self.q_lora_rank is None:
-            down = KV_A
-            first_kv = 0
-            found = [
-                Linear("self_attn.q_proj", Role.ATTENTION, column(tp), (query,), hidden, every),
-                Linear(KV_A, Role.ATTENTION, Split.REPLICATED, (kv,), hidden, every),
-            ]
-        else:
-            down = DOWN
-            first_kv = self.q_lora_rank
-            rank = self.q_lora_rank
-            found = [
-                Linear(DOWN, Role.ATTENTION, Split.REPLICATED, (rank + kv,), hidden, every),
-                Linear("self_attn.q_b_proj", Role.ATTENTION, column(tp), (query,), rank, every, source=DOWN),
-            ]
-            if self.indexer is not None:
-                found += self.indexer.linears(hidden, rank, layers, DOWN)
-        up = (self.heads * (self.nope + self.v_head) // tp,)
-        attended = self.heads * self.v_head // tp
+            return [*self._separate_query(hidden, tp, layers), *self._up_and_out(hidden, tp, layers, KV_A, 0)]
         return [
-            *found,
-            Linear(
-                "self_attn.kv_b_proj", Role.KV_UP, column(tp), up, self.kv_lora_rank, every,
-                source=down, source_column=first_kv,
-            ),
-            Linear("self_attn.o_proj", Role.ATTENTION, row(tp), (hidden,), attended, every, source=ATTENDED),
-        ]  # fmt: skip
-
-    def layout_problems(self, tp: int) -> list[str]:
-        """See Attention."""
-        return must_divide("num_attention_heads", self.heads, "the attention tp", tp, "parallel.tp or attn_dp")
-
-    def never(self) -> list[NotDeepGemm]:
-        """See Attention."""
-        found = [
-            NotDeepGemm(
-                "self_attn absorbed kv_b_proj (w_kc, w_vc)",
-                "bf16 batched product: deepseek_weight_loader.py dequantises it",
-            )
+            *self._low_rank_query(hidden, self.q_lora_rank, tp, layers),
+            *self._up_and_out(hidden, tp, layers, DOWN, self.q_lora_rank),
         ]
-        if self.indexer is not None:
-            found.append(NotDeepGemm("self_attn.indexer.weights_proj", "bf16: layers/attention/dsa/dsa_indexer.py"))
-        return found
+
+    def refusals(self, tp: int) -> list[Refusal]:
+        return must_divide("num_attention_heads", self.heads, attention_tp(tp), Role.ATTENTION, Role.KV_UP)
+
+    def not_for_deepgemm(self) -> list[NotDeepGemm]:
+        absorbed = NotDeepGemm(
+            "self_attn absorbed kv_b_proj (w_kc, w_vc)",
+            "bf16 batched product: deepseek_weight_loader.py dequantises it",
+        )
+        if self.indexer is None:
+            return [absorbed]
+        return [
+            absorbed,
+            NotDeepGemm("self_attn.indexer.weights_proj", "bf16: layers/attention/dsa/dsa_indexer.py"),
+        ]
 
     def geometry(self, tp: int) -> Geometry:
-        """See Attention."""
-        query = "self_attn.q_proj" if self.q_lora_rank is None else "self_attn.q_b_proj"
-        return Geometry(query, self.heads // tp, self.nope + self.rope, self.v_head)
+        return Geometry(
+            query="self_attn.q_proj" if self.q_lora_rank is None else "self_attn.q_b_proj",
+            heads=self.heads // tp,
+            head=self.nope + self.rope,
+            v_head=self.v_head,
+        )
+
+    def _query_columns(self, tp: int) -> int:
+        return self.heads * (self.nope + self.rope) // tp
+
+    @property
+    def _kv_columns(self) -> int:
+        return self.kv_lora_rank + self.rope
+
+    def _separate_query(self, hidden: int, tp: int, layers: tuple[int, ...]) -> list[Linear]:
+        query = Linear(
+            "self_attn.q_proj",
+            Role.ATTENTION,
+            split=column(tp),
+            parts=(self._query_columns(tp),),
+            k=hidden,
+            layers=layers,
+        )
+        kv_down = Linear(
+            KV_A, Role.ATTENTION, split=Split.REPLICATED, parts=(self._kv_columns,), k=hidden, layers=layers
+        )
+        return [query, kv_down]
+
+    def _low_rank_query(self, hidden: int, rank: int, tp: int, layers: tuple[int, ...]) -> list[Linear]:
+        down = Linear(
+            DOWN, Role.ATTENTION, split=Split.REPLICATED, parts=(rank + self._kv_columns,), k=hidden, layers=layers
+        )
+        query = Linear(
+            "self_attn.q_b_proj",
+            Role.ATTENTION,
+            split=column(tp),
+            parts=(self._query_columns(tp),),
+            k=rank,
+            layers=layers,
+            source=DOWN,
+        )
+        indexer = [] if self.indexer is None else self.indexer.linears(hidden, rank, layers)
+        return [down, query, *indexer]
+
+    def _up_and_out(self, hidden: int, tp: int, layers: tuple[int, ...], down: str, first_kv: int) -> list[Linear]:
+        """`down` gives the compressed keys and values, from its column `first_kv` on."""
+        up = Linear(
+            "self_attn.kv_b_proj",
+            Role.KV_UP,
+            split=column(tp),
+            parts=(self.heads * (self.nope + self.v_head) // tp,),
+            k=self.kv_lora_rank,
+            layers=layers,
+            source=down,
+            source_column=first_kv,
+        )
+        out = Linear(
+            "self_attn.o_proj",
+            Role.ATTENTION,
+            split=row(tp),
+            parts=(hidden,),
+            k=self.heads * self.v_head // tp,
+            layers=layers,
+            source=ATTENDED,
+        )
+        return [up, out]

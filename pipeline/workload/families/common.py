@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from pipeline.workload.blocks.feed_forward import Experts
 from pipeline.workload.blocks.grouped import GroupedAttention
 from pipeline.workload.hf_config import Facts
-from pipeline.workload.model import Draft, Layer, ModelFacts
+from pipeline.workload.model import Draft, Family, Layer, ModelFacts
 
 # How transformers ends the names of models that see pictures.
 MULTIMODAL = "ForConditionalGeneration"
 
 
 def model_of(
-    facts: Facts, family: str, architecture: str, layers: Sequence[Layer], *, draft: Draft | None = None
+    facts: Facts, family: Family, architecture: str, layers: Sequence[Layer], *, draft: Draft | None = None
 ) -> ModelFacts:
     """The model, with the fields that every config has."""
     return ModelFacts(
@@ -35,7 +35,13 @@ def grouped_attention(facts: Facts, *, gated: bool = False) -> GroupedAttention:
     """Grouped-query attention; head_dim defaults to hidden_size / heads."""
     heads = facts.integer("num_attention_heads")
     head = facts.integer("head_dim", facts.integer("hidden_size") // heads)
-    return GroupedAttention(heads, facts.integer("num_key_value_heads", heads), head, head, gated=gated)
+    return GroupedAttention(
+        heads=heads,
+        kv_heads=facts.integer("num_key_value_heads", heads),
+        head=head,
+        v_head=head,
+        gated=gated,
+    )
 
 
 def routed_and_shared(facts: Facts, *, scheme: str | None = None) -> Experts:

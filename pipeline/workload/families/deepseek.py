@@ -10,7 +10,7 @@ from pipeline.workload.blocks.feed_forward import DenseMlp, FeedForward
 from pipeline.workload.blocks.latent import Indexer, LatentAttention
 from pipeline.workload.families.common import draft_of, model_of, routed_and_shared
 from pipeline.workload.hf_config import Facts
-from pipeline.workload.model import Layer, ModelFacts
+from pipeline.workload.model import Family, Layer, ModelFacts
 
 INDEXED_ARCHITECTURES = ("DeepseekV32ForCausalLM", "GlmMoeDsaForCausalLM")
 ARCHITECTURES = (
@@ -25,7 +25,7 @@ COMPUTED_INDEX = "S"
 
 
 def read(facts: Facts, architecture: str) -> ModelFacts:
-    """Take the fields; what is absent is noted in `facts.problems`."""
+    """Take the fields; what is absent is noted in `facts.errors`."""
     num_layers = facts.integer("num_hidden_layers")
     first_dense = facts.integer("first_k_dense_replace", 0, least=0)
     moe_every = facts.integer("moe_layer_freq", 1)
@@ -40,7 +40,7 @@ def read(facts: Facts, architecture: str) -> ModelFacts:
     layers = [
         Layer(plain if skips_index(facts, layer) else indexed, feed_forward(layer)) for layer in range(num_layers)
     ]
-    return model_of(facts, "deepseek", architecture, layers, draft=draft_of(facts, Layer(indexed, experts)))
+    return model_of(facts, Family.DEEPSEEK, architecture, layers, draft=draft_of(facts, Layer(indexed, experts)))
 
 
 def skips_index(facts: Facts, layer: int) -> bool:
@@ -51,16 +51,20 @@ def skips_index(facts: Facts, layer: int) -> bool:
         return layer < len(types) and types[layer] == SHARED_INDEX
     if isinstance(pattern, str):
         return layer < len(pattern) and pattern[layer] == COMPUTED_INDEX
-    every = facts.get("index_topk_freq") or 1
+    period = facts.get("index_topk_freq") or 1
     offset = facts.get("index_skip_topk_offset") or 0
-    return max(layer - offset + 1 if offset > 0 else layer - 1, 0) % every != 0
+    return max(layer - offset + 1 if offset > 0 else layer - 1, 0) % period != 0
 
 
 def _indexer(facts: Facts, architecture: str) -> Indexer | None:
     if architecture not in INDEXED_ARCHITECTURES:
         return None
     interleaved = facts.flag("indexer_rope_interleave")
-    return Indexer(facts.integer("index_n_heads"), facts.integer("index_head_dim"), interleaved)
+    return Indexer(
+        heads=facts.integer("index_n_heads"),
+        head=facts.integer("index_head_dim"),
+        interleaved_rope=interleaved,
+    )
 
 
 def _attention(facts: Facts, indexer: Indexer | None) -> LatentAttention:

@@ -8,17 +8,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pipeline.workload.blocks.compressed import CompressedAttention
+from pipeline.workload.blocks.feed_forward import FP4_EXPERTS
 from pipeline.workload.families.common import model_of, routed_and_shared
 from pipeline.workload.hf_config import Facts
-from pipeline.workload.model import Draft, Layer, ModelFacts
+from pipeline.workload.model import Draft, Family, Layer, ModelFacts
 
 ARCHITECTURES = ("DeepseekV4ForCausalLM",)
 MODEL_TYPES = ("deepseek_v4",)
-FP4_EXPERTS = "fp4"
 
 
 def read(facts: Facts, architecture: str) -> ModelFacts:
-    """Take the fields; what is absent is noted in `facts.problems`.
+    """Take the fields; what is absent is noted in `facts.errors`.
 
     A config without `expert_dtype` is taken to hold FP8 experts, as a checkpoint that was converted to FP8 does.
     """
@@ -30,7 +30,7 @@ def read(facts: Facts, architecture: str) -> ModelFacts:
     layers = [Layer(replace(attention, ratio=int(ratio)), experts) for ratio in ratios]
     # The draft layer compresses nothing; h_proj sees every residual stream of a token.
     draft = Draft(Layer(attention, experts), (("e_proj", 1), ("h_proj", streams)))
-    return replace(model_of(facts, "deepseek_v4", architecture, layers, draft=draft), streams=streams)
+    return replace(model_of(facts, Family.DEEPSEEK_V4, architecture, layers, draft=draft), streams=streams)
 
 
 def _attention(facts: Facts) -> CompressedAttention:

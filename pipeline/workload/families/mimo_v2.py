@@ -9,7 +9,7 @@ from pipeline.workload.blocks.feed_forward import DenseMlp
 from pipeline.workload.blocks.grouped import GroupedAttention
 from pipeline.workload.families.common import model_of, routed_and_shared
 from pipeline.workload.hf_config import Facts
-from pipeline.workload.model import Draft, Layer, ModelFacts
+from pipeline.workload.model import Draft, Family, Layer, ModelFacts
 
 ARCHITECTURES = ("MiMoV2FlashForCausalLM", "MiMoV2ForCausalLM")
 MODEL_TYPES = ("mimo_v2_flash", "mimo_v2")
@@ -17,7 +17,7 @@ SLIDING = 1
 
 
 def read(facts: Facts, architecture: str) -> ModelFacts:
-    """Take the fields; what is absent is noted in `facts.problems`."""
+    """Take the fields; what is absent is noted in `facts.errors`."""
     num_layers = facts.integer("num_hidden_layers")
     full = _attention(facts, "", "full")
     sliding = _attention(facts, "swa_", "sliding")
@@ -29,7 +29,7 @@ def read(facts: Facts, architecture: str) -> ModelFacts:
         Layer(sliding if kind == SLIDING else full, experts if has_experts else dense)
         for kind, has_experts in zip(pattern, routed, strict=True)
     ]
-    return model_of(facts, "mimo_v2", architecture, layers, draft=Draft(Layer(sliding, dense)))
+    return model_of(facts, Family.MIMO_V2, architecture, layers, draft=Draft(Layer(sliding, dense)))
 
 
 def _attention(facts: Facts, prefix: str, name: str) -> GroupedAttention:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pipeline.workload.blocks.feed_forward import DenseMlp, Experts, FeedForward
 from pipeline.workload.families.common import grouped_attention, model_of
 from pipeline.workload.hf_config import Facts
-from pipeline.workload.model import Layer, ModelFacts
+from pipeline.workload.model import Family, Layer, ModelFacts
 
 MOE_ARCHITECTURES = ("Qwen3MoeForCausalLM",)
 ARCHITECTURES = ("Qwen3ForCausalLM", *MOE_ARCHITECTURES)
@@ -16,10 +16,10 @@ MODEL_TYPES = ("qwen3", "qwen3_moe")
 
 
 def read(facts: Facts, architecture: str) -> ModelFacts:
-    """Take the fields; what is absent is noted in `facts.problems`."""
+    """Take the fields; what is absent is noted in `facts.errors`."""
     has_experts = architecture in MOE_ARCHITECTURES or facts.get("model_type") == "qwen3_moe"
     layer = Layer(grouped_attention(facts), _experts(facts) if has_experts else _dense(facts))
-    family = "qwen3_moe" if has_experts else "qwen3"
+    family = Family.QWEN3_MOE if has_experts else Family.QWEN3
     return model_of(facts, family, architecture, [layer] * facts.integer("num_hidden_layers"))
 
 

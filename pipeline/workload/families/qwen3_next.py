@@ -6,13 +6,14 @@ Source: SGLang 0.5.23 models/qwen3_next.py, qwen3_5.py and qwen2_moe.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pipeline.workload.blocks import Attention
 from pipeline.workload.blocks.feed_forward import DenseMlp, Experts, FeedForward
 from pipeline.workload.blocks.gated_delta import GatedDeltaNet
 from pipeline.workload.families.common import grouped_attention, model_of
 from pipeline.workload.hf_config import Facts
-from pipeline.workload.model import Draft, Layer, ModelFacts
+from pipeline.workload.model import Draft, Family, Layer, ModelFacts
 
 NEXT_ARCHITECTURES = ("Qwen3NextForCausalLM",)
 ARCHITECTURES = (
@@ -27,14 +28,15 @@ FULL_EVERY = 4
 
 
 def read(facts: Facts, architecture: str) -> ModelFacts:
-    """Take the fields; what is absent is noted in `facts.problems`."""
+    """Take the fields; what is absent is noted in `facts.errors`."""
     num_layers = facts.integer("num_hidden_layers")
     full = _full(facts)
     linear = _linear(facts)
     feed_forward = _feed_forward(facts)
     layers = [Layer(full if is_full else linear, feed_forward) for is_full in full_layers(facts, num_layers)]
-    family = "qwen3_next" if architecture in NEXT_ARCHITECTURES else "qwen3_5"
-    return model_of(facts, family, architecture, layers, draft=Draft(Layer(full, feed_forward)))
+    family = Family.QWEN3_NEXT if architecture in NEXT_ARCHITECTURES else Family.QWEN3_5
+    model = model_of(facts, family, architecture, layers, draft=Draft(Layer(full, feed_forward)))
+    return replace(model, has_mrope=model.is_multimodal)
 
 
 def full_layers(facts: Facts, num_layers: int) -> Sequence[bool]:
@@ -42,8 +44,8 @@ def full_layers(facts: Facts, num_layers: int) -> Sequence[bool]:
     types = facts.get("layer_types") or facts.get("layers_block_type")
     if types is not None:
         return ["full" in str(kind) or kind == "attention" for kind in facts.per_layer(_types_field(facts), num_layers)]
-    every = facts.integer("full_attention_interval", FULL_EVERY)
-    return [(layer + 1) % every == 0 for layer in range(num_layers)]
+    period = facts.integer("full_attention_interval", FULL_EVERY)
+    return [(layer + 1) % period == 0 for layer in range(num_layers)]
 
 
 def _types_field(facts: Facts) -> str:

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from pipeline.engine.errors import ConfigError
+from pipeline.servers.sglang.flags import FusedShared
+from pipeline.servers.shared.problems import Kernel
 from pipeline.workload.parallel import A2A, Parallel
-from pipeline.workload.problems import Kernel
-from pipeline.workload.servers import FusedShared
-from tests.workload.recipes import DEEP_GEMM, layout, shapes_of, shipped, workload_of
+from tests.servers.recipes import DEEP_GEMM, layout, shapes_of, shipped, workload_of
 
 TP2 = Parallel(tp=2)
 TP4 = Parallel(tp=4)
@@ -144,7 +144,7 @@ def test_each_way_of_sharing_a_key_choice_is_read(fields: dict[str, Any], indexe
 @pytest.mark.parametrize(("interleaved", "reason"), [(True, "fused with the bf16 weights_proj"), (False, "")])
 def test_the_indexers_key_is_fused_where_its_positions_are_interleaved(interleaved: bool, reason: str) -> None:
     workload = workload_of(shipped("glm5", indexer_rope_interleave=interleaved), TP8)
-    (key,) = [one for one in workload.stages[0].linears if one.name == "self_attn.indexer.wk"]
+    (key,) = [one for one in workload.pipeline_ranks[0].linears if one.name == "self_attn.indexer.wk"]
     assert (workload.rules.reason(key) or "")[: len(reason)] == reason
     assert bool(reason) is (workload.rules.reason(key) is not None)
 
@@ -179,7 +179,7 @@ def test_kimi_k25_keeps_everything_from_deepgemm_and_says_why() -> None:
 def test_a_shard_that_cuts_a_scale_block_is_refused_for_every_family(model: str, parallel: Parallel, said: str) -> None:
     with pytest.raises(ConfigError) as refused:
         workload_of(shipped(model), parallel)
-    assert any(line.startswith(said) or said in line for line in refused.value.problems), refused.value.problems
+    assert any(line.startswith(said) or said in line for line in refused.value.lines), refused.value.lines
 
 
 @pytest.mark.parametrize(("parallel", "kernels"), [(TP8, 1), (EP8, 2)])

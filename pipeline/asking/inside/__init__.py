@@ -1,1 +1,0 @@
-"""What runs inside the server's own Python; it imports nothing else of this project."""

@@ -1,0 +1,1 @@
+"""The plan of a recipe: how it is made, printed and explained."""

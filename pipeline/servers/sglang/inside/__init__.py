@@ -1,0 +1,1 @@
+"""Modules that run inside SGLang's own Python; of this project they import only the shared stand-ins."""

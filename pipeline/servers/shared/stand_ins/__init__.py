@@ -1,0 +1,1 @@
+"""Modules that run inside the server's own Python; they import nothing else of this project."""

@@ -1,0 +1,129 @@
+"""vLLM: which backend runs the experts, in which layout (model_executor/layers/fused_moe/oracle/fp8.py)."""
+
+from __future__ import annotations
+
+from pipeline.arithmetic import round_up
+from pipeline.servers.rules import Use
+from pipeline.servers.shared.contiguous_layout import ALIGNMENT
+from pipeline.servers.shared.problems import Kernel, MList, Options
+from pipeline.servers.vllm import warmup
+from pipeline.servers.vllm.deployment import VllmDeployment
+from pipeline.servers.vllm.flags import DeepEpMode, MoeBackend, Warmup
+from pipeline.servers.vllm.versions import Version
+from pipeline.workload.linears import Linear
+from pipeline.workload.parallel import A2A
+
+BATCHED = "batched"
+CONTIGUOUS = "contiguous"
+TRTLLM = "trtllm"
+CUTLASS = "flashinfer_cutlass"
+TRITON = "triton"
+# batched_deep_gemm_moe.py: expected_m is rounded up to this.
+EXPECTED_M_STEP = 16
+# Sizes past which no measured shape selects another kernel (docs/kernels.md).
+LAST_M = 16384
+
+
+def is_batched(deployment: VllmDeployment) -> bool:
+    """Whether each expert's rows come in a block of their own."""
+    backend = deployment.parallel.moe_a2a_backend
+    low = backend is A2A.deepep and deployment.server.deepep_mode is DeepEpMode.low_latency
+    return deployment.parallel.attn_dp > 1 and deployment.parallel.effective_ep > 1 and (low or backend is A2A.pplx)
+
+
+def backend(deployment: VllmDeployment, version: Version) -> str:
+    """The backend of block-FP8 experts."""
+    server = deployment.server
+    asked = deployment.server.moe_runner_backend
+    spreads = deployment.parallel.effective_ep > 1
+    if server.moe_use_deep_gemm is False or asked not in (MoeBackend.auto, MoeBackend.deep_gemm):
+        return asked.name if asked is not MoeBackend.auto else "another backend"
+    if is_batched(deployment):
+        return BATCHED
+    if server.moe_use_deep_gemm or server.use_deep_gemm or asked is MoeBackend.deep_gemm:
+        return CONTIGUOUS
+    if version < (0, 15, 0):
+        is_narrow = not spreads and deployment.parallel.tp >= 8 and version >= (0, 12, 0)
+        return TRITON if is_narrow else CONTIGUOUS
+    if deployment.target.major_minor[0] in (10, 11) and not (deployment.parallel.attn_dp > 1 and spreads):
+        return TRTLLM
+    if not deployment.is_sm90:
+        return CONTIGUOUS
+    return CUTLASS if spreads or version < (0, 17, 0) else TRITON
+
+
+def reason(deployment: VllmDeployment, version: Version) -> str | None:
+    """Why DeepGEMM does not run the experts, or None."""
+    source = "model_executor/layers/fused_moe/oracle/fp8.py"
+    facts = deployment.facts
+    if facts.has_fp4_experts:
+        return f"FP4 experts run another backend ({source})"
+    if facts.quantization.block != (128, 128):
+        return f"experts are {facts.quantization.scheme}, not FP8 with 128x128 scale blocks ({source})"
+    chosen = backend(deployment, version)
+    # Releases that warm grouped products whatever the backend still serve them elsewhere; what is warmed is listed.
+    if chosen in (BATCHED, CONTIGUOUS) or warms_any(deployment, version):
+        return None
+    return f"the experts run {chosen} ({source}); set server.moe_runner_backend=deep_gemm"
+
+
+def warms_any(deployment: VllmDeployment, version: Version) -> bool:
+    """Whether the start-up launches the contiguous products although another backend may serve them (before 0.20)."""
+    if version >= (0, 20, 0) or deployment.server.moe_use_deep_gemm is False or deployment.facts.experts is None:
+        return False
+    chosen = backend(deployment, version)
+    if version >= (0, 17, 0):
+        return True
+    if version >= (0, 14, 0) and chosen == TRTLLM:
+        return False
+    spreads = deployment.parallel.attn_dp > 1 and deployment.parallel.effective_ep > 1
+    is_modular = spreads and deployment.parallel.moe_a2a_backend in (A2A.deepep, A2A.pplx)
+    return not (version < (0, 16, 0) and is_modular) or chosen == CONTIGUOUS
+
+
+def uses(deployment: VllmDeployment, version: Version, linear: Linear, chunk: int) -> list[Use]:
+    """Masked products of the batched backend, contiguous ones of the other, and what only the start-up launches."""
+    experts = deployment.facts.experts
+    tokens = chunk * deployment.parallel.attn_dp
+    assert experts is not None
+    found: list[Use] = []
+    chosen = backend(deployment, version)
+    calls = _warmup_calls(deployment, version, linear, tokens)
+    if chosen == BATCHED:
+        largest = max(EXPECTED_M_STEP, min(tokens, LAST_M))
+        m = MList((range(EXPECTED_M_STEP, largest + 1, EXPECTED_M_STEP),))
+        found.append(Use(kernel=Kernel.MASKED, rule="fused_moe/experts/batched_deep_gemm_moe.py", m=m, warmup_calls=0))
+    if chosen == CONTIGUOUS or calls:
+        rows = tokens * experts.top_k + linear.groups * (ALIGNMENT - 1)
+        m = MList((range(ALIGNMENT, min(round_up(rows, ALIGNMENT), LAST_M) + 1, ALIGNMENT),))
+        rule = "fused_moe/experts/deep_gemm_moe.py"
+        found.append(Use(kernel=Kernel.CONTIGUOUS, rule=rule, m=m, warmup_calls=calls))
+        if chosen == CONTIGUOUS and version >= (0, 32, 0):
+            options: Options = (("psum", 1),)
+            found.append(
+                Use(
+                    kernel=Kernel.CONTIGUOUS,
+                    rule=f"{rule}: psum layout, not warmed",
+                    m=m,
+                    options=options,
+                    warmup_calls=0,
+                )
+            )
+    return found
+
+
+def _warmup_calls(deployment: VllmDeployment, version: Version, linear: Linear, tokens: int) -> int | None:
+    experts = deployment.facts.experts
+    if deployment.server.warmup is Warmup.skip or deployment.server.moe_use_deep_gemm is False or experts is None:
+        return 0
+    if backend(deployment, version) != CONTIGUOUS and not warms_any(deployment, version):
+        return 0
+    rows = warmup.grouped_rows(
+        version,
+        tokens=tokens,
+        top_k=experts.top_k,
+        groups=linear.groups,
+        widest=max(2 * experts.intermediate, deployment.facts.hidden),
+        num_sms=deployment.target.num_sms if deployment.is_sm90 else None,
+    )
+    return None if rows is None else len(rows)

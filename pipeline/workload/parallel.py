@@ -57,6 +57,11 @@ class Parallel:
         return self.tp if self.moe_a2a_backend.is_used else self.ep
 
     @property
+    def spreads_experts(self) -> bool:
+        """Whether a rank holds only a part of the experts."""
+        return self.effective_ep > 1
+
+    @property
     def attn_tp(self) -> int:
         """Ranks that share one attention layer (tpA): tp / (attn_dp * attn_cp)."""
         return self.tp // (self.attn_dp * self.attn_cp)

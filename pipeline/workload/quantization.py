@@ -56,7 +56,9 @@ def read_quantization(config: Any) -> tuple[Quantization, list[str]]:
         return Quantization(None, None, "bf16"), [] if config is None else ["quantization_config must be an object"]
     method = str(config.get("quant_method", "")).lower() or None
     ignored = tuple(
-        str(entry) for name in ("ignored_layers", "modules_to_not_convert", "ignore") for entry in config.get(name) or ()
+        str(entry)
+        for name in ("ignored_layers", "modules_to_not_convert", "ignore")
+        for entry in config.get(name) or ()
     )
     if method == "compressed-tensors":
         return _compressed_tensors(config, ignored), []

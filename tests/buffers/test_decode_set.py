@@ -43,7 +43,8 @@ def named(size: DecodeSize, name: str) -> BufferSpec:
 
 
 def test_a_pipelined_deployment_has_the_fields_of_the_servers_table() -> None:
-    b = t = 512
+    b = 512
+    t = 512
     assert fields_of(size_of(layout("pp4"))) == {
         "input_ids": ("int64", (t,)),
         "input_embeds": ("bfloat16", (t, H)),

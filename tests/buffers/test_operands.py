@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pipeline.buffers.layout import BufferSpec, Content
-from pipeline.buffers.names import LayerBuffer, LinearBuffer, OperandNames
+from pipeline.buffers.names import LayerBuffer, LinearBuffer
 from pipeline.buffers.sizing import BufferPlan
 from pipeline.workload.parallel import Parallel
 from tests.buffers.test_sizing import MASKED, plan
@@ -92,10 +94,15 @@ def test_what_no_kernel_writes_is_filled_and_nothing_else_is() -> None:
             assert spec.content == expected.get(name, Content.UNSET), name
 
 
-def test_a_query_that_no_linear_gives_has_a_buffer_of_its_own() -> None:
-    # A checkpoint that keeps q_b_proj in bf16: DeepGEMM serves no linear that holds the query.
-    names = operands(plan(Parallel()), "forward.dense")
-    assert OperandNames("forward.dense").layer(LayerBuffer.QUERY) not in names
+@pytest.mark.parametrize("is_served", [True, False], ids=["served", "not served"])
+def test_a_query_has_a_buffer_of_its_own_exactly_when_no_linear_gives_it(is_served: bool) -> None:
+    buffers = plan(Parallel(), served_elsewhere=[] if is_served else ["self_attn.q_b_proj"])
+    for layer in buffers.layers:
+        assert (layer.query is not None) is is_served
+        spec = operands(buffers, layer.phase).get(layer.names.layer(LayerBuffer.QUERY))
+        assert (spec is None) is is_served
+        if spec is not None:
+            assert (spec.shape, spec.content) == ((layer.tokens, 4, 192), Content.NORMAL)
 
 
 def test_only_prefill_knows_what_each_position_sees() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pipeline.arithmetic import round_up
 from pipeline.servers.rules import Widths
-from pipeline.workload.blocks.feed_forward import DenseMlp, Experts, FeedForward, gated, routed
+from pipeline.workload.blocks.feed_forward import DenseMlp, Experts, FeedForward, GatedSize, gated, routed
 from pipeline.workload.linears import Linear, Role, Split
 from pipeline.workload.model import ModelFacts
 
@@ -46,9 +46,7 @@ def draft_linears(facts: ModelFacts, widths: Widths) -> list[Linear]:
 
 def _feed_forward(part: FeedForward, hidden: int, widths: Widths, layers: tuple[int, ...]) -> list[Linear]:
     if isinstance(part, DenseMlp):
-        return gated(
-            "mlp", Role.DENSE_MLP, hidden=hidden, intermediate=part.intermediate, tp=widths.dense, layers=layers
-        )
+        return gated("mlp", Role.DENSE_MLP, GatedSize(hidden, part.intermediate), tp=widths.dense, layers=layers)
     experts = routed(part, hidden=hidden, groups=widths.groups, tp=widths.experts, layers=layers)
     return _shared_experts(part, hidden, widths, layers) + experts
 
@@ -60,8 +58,7 @@ def _shared_experts(experts: Experts, hidden: int, widths: Widths, layers: tuple
     return gated(
         experts.shared_name,
         Role.SHARED_EXPERTS,
-        hidden=hidden,
-        intermediate=round_up(experts.shared_intermediate, widths.shared * widths.shared_multiple),
+        GatedSize(hidden, round_up(experts.shared_intermediate, widths.shared * widths.shared_multiple)),
         tp=widths.shared,
         layers=layers,
     )

@@ -22,7 +22,7 @@ class MoeBackend(Enum):
     flashinfer_trtllm = "flashinfer_trtllm"
 
 
-class DeepEpMode(Enum):
+class DeepEpDispatch(Enum):
     """Which of DeepEP's two dispatches: vLLM names them as two all-to-all backends."""
 
     auto = "auto"
@@ -49,16 +49,16 @@ class VllmFlags(ServerFlags):
     """Which server."""
     moe_runner_backend: MoeBackend = flag(MoeBackend.auto, "--moe-backend")
     """Which kernels run the routed experts."""
-    deepep_mode: DeepEpMode = flag(DeepEpMode.auto)
+    deepep_mode: DeepEpDispatch = flag(DeepEpDispatch.auto)
     """Which of DeepEP's two dispatches; part of --all2all-backend."""
     ep_num_redundant_experts: int = flag(0, "--eplb-config.num_redundant_experts")
-    """Copies of experts over all ranks."""
+    """Copies of experts over all ranks; vLLM takes them with --enable-eplb only."""
     max_num_batched_tokens: int | None = flag(None, "--max-num-batched-tokens")
     """Most tokens of one step; None means the server's default for the target's memory."""
     max_running_requests: int | None = flag(None, "--max-num-seqs")
     """Most requests at a time; None means the server's default for the target's memory."""
     cuda_graph_max_bs: int | None = flag(None, "--max-cudagraph-capture-size")
-    """Largest batch that is captured in CUDA graphs; None means the most requests at a time."""
+    """Largest batch that is captured in CUDA graphs; None means the server's own choice."""
     disable_cuda_graph: bool = flag(False, "--enforce-eager")
     """Whether nothing is captured in CUDA graphs."""
     warmup: Warmup = flag(Warmup.relax, variable="VLLM_DEEP_GEMM_WARMUP")

@@ -9,7 +9,7 @@ from pipeline.workload.model import Family, ModelFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelClass:
+class VllmModelClass:
     """One family's class; the defaults are what most of them do."""
 
     replicates_shared: bool = True
@@ -23,14 +23,14 @@ class ModelClass:
 
 
 CLASSES = {
-    Family.GLM4_MOE: ModelClass(replicates_shared=False),
+    Family.GLM4_MOE: VllmModelClass(replicates_shared=False),
     # models/deepseek_v4/nvidia/model.py
-    Family.DEEPSEEK_V4: ModelClass(
+    Family.DEEPSEEK_V4: VllmModelClass(
         replicates_shared_since=(0, 27, 0), replicates_shared_over_pp=False, rounds_shared_since=(0, 24, 0)
     ),
 }
 
 
-def class_of(facts: ModelFacts) -> ModelClass:
+def class_of(facts: ModelFacts) -> VllmModelClass:
     """The class that serves this model."""
-    return CLASSES.get(facts.family, ModelClass())
+    return CLASSES.get(facts.family, VllmModelClass())

@@ -8,7 +8,7 @@ from pipeline.servers.shared.contiguous_layout import ALIGNMENT
 from pipeline.servers.shared.problems import Kernel, MList, Options
 from pipeline.servers.vllm import warmup
 from pipeline.servers.vllm.deployment import VllmDeployment
-from pipeline.servers.vllm.flags import DeepEpMode, MoeBackend, Warmup
+from pipeline.servers.vllm.flags import DeepEpDispatch, MoeBackend, Warmup
 from pipeline.servers.vllm.versions import Version
 from pipeline.workload.linears import Linear
 from pipeline.workload.parallel import A2A
@@ -27,7 +27,7 @@ LAST_M = 16384
 def is_batched(deployment: VllmDeployment) -> bool:
     """Whether each expert's rows come in a block of their own."""
     backend = deployment.parallel.moe_a2a_backend
-    low = backend is A2A.deepep and deployment.server.deepep_mode is DeepEpMode.low_latency
+    low = backend is A2A.deepep and deployment.server.deepep_mode is DeepEpDispatch.low_latency
     return deployment.parallel.attn_dp > 1 and deployment.parallel.effective_ep > 1 and (low or backend is A2A.pplx)
 
 
@@ -86,21 +86,21 @@ def uses(deployment: VllmDeployment, version: Version, linear: Linear, chunk: in
     experts = deployment.facts.experts
     tokens = chunk * deployment.parallel.attn_dp
     assert experts is not None
-    found: list[Use] = []
+    served: list[Use] = []
     chosen = backend(deployment, version)
     calls = _warmup_calls(deployment, version, linear, tokens)
     if chosen == BATCHED:
         largest = max(EXPECTED_M_STEP, min(tokens, LAST_M))
         m = MList((range(EXPECTED_M_STEP, largest + 1, EXPECTED_M_STEP),))
-        found.append(Use(kernel=Kernel.MASKED, rule="fused_moe/experts/batched_deep_gemm_moe.py", m=m, warmup_calls=0))
+        served.append(Use(kernel=Kernel.MASKED, rule="fused_moe/experts/batched_deep_gemm_moe.py", m=m, warmup_calls=0))
     if chosen == CONTIGUOUS or calls:
         rows = tokens * experts.top_k + linear.groups * (ALIGNMENT - 1)
         m = MList((range(ALIGNMENT, min(round_up(rows, ALIGNMENT), LAST_M) + 1, ALIGNMENT),))
         rule = "fused_moe/experts/deep_gemm_moe.py"
-        found.append(Use(kernel=Kernel.CONTIGUOUS, rule=rule, m=m, warmup_calls=calls))
+        served.append(Use(kernel=Kernel.CONTIGUOUS, rule=rule, m=m, warmup_calls=calls))
         if chosen == CONTIGUOUS and version >= (0, 32, 0):
             options: Options = (("psum", 1),)
-            found.append(
+            served.append(
                 Use(
                     kernel=Kernel.CONTIGUOUS,
                     rule=f"{rule}: psum layout, not warmed",
@@ -109,7 +109,7 @@ def uses(deployment: VllmDeployment, version: Version, linear: Linear, chunk: in
                     warmup_calls=0,
                 )
             )
-    return found
+    return served
 
 
 def _warmup_calls(deployment: VllmDeployment, version: Version, linear: Linear, tokens: int) -> int | None:
@@ -118,12 +118,5 @@ def _warmup_calls(deployment: VllmDeployment, version: Version, linear: Linear, 
         return 0
     if backend(deployment, version) != CONTIGUOUS and not warms_any(deployment, version):
         return 0
-    rows = warmup.grouped_rows(
-        version,
-        tokens=tokens,
-        top_k=experts.top_k,
-        groups=linear.groups,
-        widest=max(2 * experts.intermediate, deployment.facts.hidden),
-        num_sms=deployment.target.num_sms if deployment.is_sm90 else None,
-    )
+    rows = warmup.grouped_rows(deployment, version, experts, tokens=tokens, groups=linear.groups)
     return None if rows is None else len(rows)

@@ -5,8 +5,10 @@ Paths in the rules are inside the package vllm of 0.33.
 
 from __future__ import annotations
 
-from pipeline.servers.shared.problems import Kernel, MList, Options
-from pipeline.servers.shared.standalone import StandaloneKernel
+from collections.abc import Sequence
+
+from pipeline.servers.shared.problems import Kernel, MList, Options, Problem
+from pipeline.servers.shared.standalone import StandaloneKernel, residual_mixing
 from pipeline.servers.vllm.deployment import VllmDeployment
 from pipeline.workload.blocks import Attention
 from pipeline.workload.blocks.compressed import CompressedAttention
@@ -17,7 +19,22 @@ NATIVE_NEXT_N = (1, 2, 4)
 INDEXER = "model_executor/layers/sparse_attn_indexer.py"
 
 
-def attention_kernels(
+def standalone_problems(
+    deployment: VllmDeployment, layers: Sequence[int], ranks: Sequence[int], *, chunk: int, decode_batch: int
+) -> list[Problem]:
+    """What these layers launch besides their linears."""
+    prefill = MList.up_to(chunk)
+    problems: list[Problem] = []
+    for attention, members in deployment.facts.attentions(layers).items():
+        kernels = _attention_kernels(deployment, attention, prefill, decode_batch)
+        problems += [kernel.problem("self_attn", members, ranks) for kernel in kernels]
+    if deployment.facts.streams > 1:
+        kernels = residual_mixing(deployment, prefill, "models/deepseek_v4/nvidia")
+        problems += [kernel.problem("hc_pre", layers, ranks) for kernel in kernels]
+    return problems
+
+
+def _attention_kernels(
     deployment: VllmDeployment, attention: Attention, prefill: MList, decode_batch: int
 ) -> list[StandaloneKernel]:
     """What one kind of attention launches besides its linears."""

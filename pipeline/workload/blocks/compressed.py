@@ -42,9 +42,7 @@ class CompressedAttention:
     def linears(self, hidden: int, tp: int, layers: tuple[int, ...]) -> list[Linear]:
         """Without wo_a, which is a product of its own kind (see `output_groups`)."""
         rank = self.q_lora_rank
-        down = Linear(
-            DOWN, Role.ATTENTION, split=Split.REPLICATED, parts=(rank + self.head,), k=hidden, layers=layers
-        )
+        down = Linear(DOWN, Role.ATTENTION, split=Split.REPLICATED, parts=(rank + self.head,), k=hidden, layers=layers)
         query = Linear(
             QUERY,
             Role.ATTENTION,

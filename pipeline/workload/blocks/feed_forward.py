@@ -42,17 +42,22 @@ class Experts:
 FeedForward = DenseMlp | Experts
 
 
-def gated(
-    name: str, role: Role, *, hidden: int, intermediate: int, tp: int, layers: tuple[int, ...]
-) -> list[Linear]:
+@dataclass(frozen=True, slots=True)
+class GatedSize:
+    """A gated feed-forward part before it is spread over ranks."""
+
+    hidden: int
+    intermediate: int
+
+
+def gated(name: str, role: Role, size: GatedSize, *, tp: int, layers: tuple[int, ...]) -> list[Linear]:
     """A gated feed-forward part over `tp` ranks."""
-    shard = intermediate // tp
+    hidden = size.hidden
+    shard = size.intermediate // tp
     gate_up = f"{name}.gate_up_proj"
     return [
         Linear(gate_up, role, split=column(tp), parts=(shard, shard), k=hidden, layers=layers),
-        Linear(
-            f"{name}.down_proj", role, split=row(tp), parts=(hidden,), k=shard, layers=layers, source=gate_up
-        ),
+        Linear(f"{name}.down_proj", role, split=row(tp), parts=(hidden,), k=shard, layers=layers, source=gate_up),
     ]
 
 

@@ -62,6 +62,4 @@ class GatedDeltaNet:
 
     def geometry(self, tp: int) -> Geometry:
         """The recurrence itself is no matrix product with a weight."""
-        return Geometry(
-            query=MERGED_INPUT, heads=self.value_heads // tp, head=self.value_head, v_head=self.value_head
-        )
+        return Geometry(query=MERGED_INPUT, heads=self.value_heads // tp, head=self.value_head, v_head=self.value_head)

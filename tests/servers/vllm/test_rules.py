@@ -10,7 +10,7 @@ from pipeline.engine.errors import ConfigError
 from pipeline.servers.derive import Workload, derive
 from pipeline.servers.shared.flags import release
 from pipeline.servers.shared.problems import Kernel, Problem
-from pipeline.servers.vllm.flags import DeepEpMode, MoeBackend, VllmFlags, Warmup
+from pipeline.servers.vllm.flags import DeepEpDispatch, MoeBackend, VllmFlags, Warmup
 from pipeline.servers.vllm.versions import CHANGES, NEWEST
 from pipeline.servers.vllm.warmup import relaxed
 from pipeline.workload.parallel import A2A, Parallel
@@ -137,7 +137,7 @@ def kernels(workload: Workload) -> set[tuple[Kernel, bool]]:
         (TP8, {"moe_use_deep_gemm": False, "use_deep_gemm": True}, "0.33.0", set()),
         (
             Parallel(tp=8, attn_dp=8, moe_a2a_backend=A2A.deepep),
-            {"deepep_mode": DeepEpMode.low_latency},
+            {"deepep_mode": DeepEpDispatch.low_latency},
             "0.33.0",
             {(Kernel.MASKED, False)},
         ),

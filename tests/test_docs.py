@@ -14,6 +14,7 @@ def test_the_coverage_table_is_what_the_rules_derive() -> None:
     assert fast_part(document(all_rows(), None)) == fast_part(DOCUMENT.read_text()), stale
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "layout"), [("qwen3_30b_a3b", "single"), ("llama33_70b", "tp8")])
 def test_the_kernels_of_a_row_are_what_a_discovery_finds(tmp_path: Path, model: str, layout: str) -> None:
     row = row_of(model, layout)

@@ -119,6 +119,7 @@ def test_a_function_that_the_library_lacks_is_named_and_the_rest_goes_on(tmp_pat
     assert len(discovery.unavailable) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gpu", BOTH)
 def test_one_small_bake_of_every_kind_with_the_real_compiler_is_complete(tmp_path: Path, gpu: str) -> None:
     toolkit = find_toolkit()

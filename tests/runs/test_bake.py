@@ -51,6 +51,7 @@ def test_a_real_bake_is_complete_and_its_second_run_compiles_nothing(workplace: 
     assert workplace.report == again, "verify writes nothing into the output"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", TARGET_SM)
 def test_every_target_bakes_and_verifies_with_the_fake_nvcc(workplace: Workplace, target: str):
     toolkit = make_toolkit(workplace.folder / "cuda")
@@ -60,6 +61,7 @@ def test_every_target_bakes_and_verifies_with_the_fake_nvcc(workplace: Workplace
     assert {read_cubin(entry / "kernel.cubin").sm for entry in workplace.entries} == {TARGET_SM[target]}
 
 
+@pytest.mark.slow
 def test_two_gpus_of_one_architecture_with_other_sm_counts_need_other_kernels(workplace: Workplace):
     toolkit = make_toolkit(workplace.folder / "cuda")
     keys: dict[str, set[str]] = {}
@@ -100,6 +102,7 @@ def test_env_sh_names_the_cache_from_wherever_it_lies(workplace: Workplace):
     assert shell.stdout.strip() == str(moved / "deep_gemm")
 
 
+@pytest.mark.slow
 def test_a_recipe_can_be_replayed_from_its_output(workplace: Workplace):
     toolkit = make_toolkit(workplace.folder / "cuda")
     assert workplace.run("target=h20", f"toolkit.cuda_home={toolkit.home}").returncode == 0
@@ -110,6 +113,7 @@ def test_a_recipe_can_be_replayed_from_its_output(workplace: Workplace):
     assert workplace.report["recipe"] == "tiny-single-sglang-h20"
 
 
+@pytest.mark.slow
 def test_the_variables_of_the_caller_do_not_change_the_keys(workplace: Workplace):
     toolkit = make_toolkit(workplace.folder / "cuda")
     assert workplace.run(f"toolkit.cuda_home={toolkit.home}").returncode == 0
@@ -135,6 +139,7 @@ def test_a_recipe_without_deepgemm_problems_says_so_and_ends_well(workplace: Wor
     assert "no problem of this recipe goes to DeepGEMM" in sweep["reason"]
 
 
+@pytest.mark.slow
 def test_both_adapters_run_the_whole_pipeline(workplace: Workplace):
     toolkit = make_toolkit(workplace.folder / "cuda")
     for adapter in ("decode_graph", "eager"):

@@ -50,6 +50,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_recipe_of_each_family_bakes_and_verifies(workplace: Workplace, case: Case) -> None:
     toolkit = make_toolkit(workplace.folder / "cuda")
@@ -72,6 +73,7 @@ def test_a_recipe_of_each_family_bakes_and_verifies(workplace: Workplace, case: 
     assert all(any(name in key for key in keys) for name in case.named), keys
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["glm45", "kimi_k25", "gpt_oss_120b"])
 def test_a_model_without_block_fp8_ends_well_and_says_why(workplace: Workplace, model: str) -> None:
     command = [sys.executable, str(PROJECT / "run.py"), f"model={model}", "mode=plan"]

@@ -80,6 +80,7 @@ def test_an_arena_above_the_memory_limit_is_refused_before_allocating(workplace:
     assert "device.memory_limit_bytes is 1000" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_kernel_that_nvcc_rejects_does_not_take_the_others_with_it(workplace: Workplace):
     toolkit = make_toolkit(workplace.folder / "cuda", reject="transpose_fp32")
     done = workplace.run(f"toolkit.cuda_home={toolkit.home}")
@@ -96,6 +97,7 @@ def test_a_kernel_that_nvcc_rejects_does_not_take_the_others_with_it(workplace: 
     assert workplace.report["sweep"]["compiled"] == sweep["failed"], "only what had failed is compiled"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ended_by", [signal.SIGINT, signal.SIGKILL])
 def test_a_run_ended_in_the_middle_loses_at_most_the_kernels_in_flight(workplace: Workplace, ended_by: signal.Signals):
     toolkit = make_toolkit(workplace.folder / "cuda", delay_s=0.5)
@@ -119,6 +121,7 @@ def test_a_run_ended_in_the_middle_loses_at_most_the_kernels_in_flight(workplace
     assert not list((workplace.folder / "store" / "scratch").glob("nvcc-*")), "the killed run's folders are gone"
 
 
+@pytest.mark.slow
 def test_two_runs_at_once_on_one_output_compile_each_kernel_once(workplace: Workplace):
     toolkit = make_toolkit(workplace.folder / "cuda", delay_s=0.3)
     runs = [workplace.start(f"toolkit.cuda_home={toolkit.home}", "sweep.jobs=2") for _ in range(2)]
@@ -127,6 +130,7 @@ def test_two_runs_at_once_on_one_output_compile_each_kernel_once(workplace: Work
     assert len(toolkit.compiled) == len(set(toolkit.compiled)) == len(workplace.entries)
 
 
+@pytest.mark.slow
 def test_what_was_damaged_is_found_by_verify_and_mended_by_the_next_run(workplace: Workplace):
     toolkit = make_toolkit(workplace.folder / "cuda")
     choice = f"toolkit.cuda_home={toolkit.home}"
@@ -154,6 +158,7 @@ def test_what_was_damaged_is_found_by_verify_and_mended_by_the_next_run(workplac
     } == kept
 
 
+@pytest.mark.slow
 def test_a_stranger_in_the_cache_is_a_fault(workplace: Workplace):
     toolkit = make_toolkit(workplace.folder / "cuda")
     assert workplace.run(f"toolkit.cuda_home={toolkit.home}").returncode == 0
@@ -169,6 +174,7 @@ def test_verify_of_nothing_says_to_bake_first(workplace: Workplace):
     assert "bake it first" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_damaged_store_entry_is_compiled_again(workplace: Workplace):
     toolkit = make_toolkit(workplace.folder / "cuda")
     assert workplace.run(f"toolkit.cuda_home={toolkit.home}").returncode == 0

@@ -126,6 +126,7 @@ def test_a_triton_kernel_is_compiled_for_the_target_and_launched(gpu: VirtualGpu
     assert said.stdout.split() == ["100", "True"], said.stderr
 
 
+@pytest.mark.slow
 def test_what_inductor_compiles_is_loaded_from_its_file_and_launched(gpu: VirtualGpu, tmp_path: Path) -> None:
     code = (
         "import torch\n"

@@ -36,11 +36,12 @@ class Autotune(Stage):
 
     def run(self, ctx: View) -> Result | Skipped:
         """StageError when frozen and a shape has no tactic."""
-        no_gpu = nothing_can_be_timed(ctx[RECIPE])
+        by_server = ctx[WORKLOAD].rules.nothing_to_autotune
+        # The GPU is asked in a child process that imports torch: only where the answer matters.
+        no_gpu = nothing_can_be_timed(ctx[RECIPE]) if self.ops or by_server is None else None
         if not self.ops or (no_gpu and not self.frozen):
             ctx[TACTICS] = ()
-            reason = self._nothing_tuned(no_gpu, ctx[WORKLOAD].rules.nothing_to_autotune)
-            return Skipped(reason, (figures_of([]),))
+            return Skipped(self._nothing_tuned(no_gpu, by_server), (figures_of([]),))
         results, tuned = self._tune(ctx)
         # Without the GPU, verify cannot execute what the file holds.
         ctx[TACTICS] = () if no_gpu else tuned

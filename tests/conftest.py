@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,3 +84,22 @@ class Workplace:
 @pytest.fixture
 def workplace(tmp_path: Path) -> Workplace:
     return Workplace(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def sglang_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A Python that has SGLang: PREHEAT_SGLANG_PYTHON, or one made from requirements-sglang.txt (11 GB on disk)."""
+    if chosen := os.environ.get("PREHEAT_SGLANG_PYTHON"):
+        yield chosen
+        return
+    folder = tmp_path_factory.mktemp("sglang")
+    python = folder / "bin" / "python"
+    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+    requirements = str(PROJECT / "requirements-sglang.txt")
+    install = [str(python), "-m", "pip", "install", "--quiet", "-r", requirements]
+    done = subprocess.run(install, capture_output=True, text=True)
+    if done.returncode != 0:
+        shutil.rmtree(folder)
+        pytest.fail(f"SGLang cannot be installed here: {done.stderr.strip().splitlines()[-1]}")
+    yield str(python)
+    shutil.rmtree(folder)

@@ -1,7 +1,4 @@
-"""Adoption against the buffers that an installed SGLang really makes, on the CPU.
-
-PREHEAT_SGLANG_PYTHON names the Python that has it.
-"""
+"""Adoption against the buffers that an installed SGLang really makes, on the CPU."""
 
 from __future__ import annotations
 
@@ -45,17 +42,14 @@ Answers = dict[tuple[str, str], dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def answers() -> Answers:
+def answers(sglang_python: str) -> Answers:
     """One start of the server's Python answers all cases; its imports take most of the time."""
-    python = os.environ.get("PREHEAT_SGLANG_PYTHON")
-    if not python or not Path(python).exists():
-        pytest.skip(f"PREHEAT_SGLANG_PYTHON must name the Python that has SGLang, got {python!r}")
     cases = [
         {"made_by": made_by, "flags": flags, "size": asdict(size) | {"kind": size.kind.name}, "batch": BATCH}
         for flags, size, made_by in CASES.values()
     ]
     done = subprocess.run(
-        [str(Path(python).absolute()), "-m", "tests.buffers.sglang_buffers", json.dumps(cases)],
+        [str(Path(sglang_python).absolute()), "-m", "tests.buffers.sglang_buffers", json.dumps(cases)],
         cwd=PROJECT,
         env={**os.environ, "PYTHONPATH": str(PROJECT), "CUDA_VISIBLE_DEVICES": ""},
         capture_output=True,

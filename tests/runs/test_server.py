@@ -1,17 +1,14 @@
 """The installed SGLang itself, asked for DeepSeek-V3 in three layouts and started again without compilers.
 
-PREHEAT_SGLANG_PYTHON names a Python that has it; without it one is made from requirements-sglang.txt (11 GB on disk
-while the tests run).
+The fixture sglang_python (tests/conftest.py) installs it.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,24 +19,6 @@ from tests.conftest import PROJECT
 pytestmark = pytest.mark.server
 LAYOUTS = ("tp8", "pp4", "dp8_ep8")
 GIB = 1 << 30
-
-
-@pytest.fixture(scope="module")
-def sglang_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    if chosen := os.environ.get("PREHEAT_SGLANG_PYTHON"):
-        yield chosen
-        return
-    folder = tmp_path_factory.mktemp("sglang")
-    python = folder / "bin" / "python"
-    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-    requirements = str(PROJECT / "requirements-sglang.txt")
-    install = [str(python), "-m", "pip", "install", "--quiet", "-r", requirements]
-    done = subprocess.run(install, capture_output=True, text=True)
-    if done.returncode != 0:
-        shutil.rmtree(folder)
-        pytest.fail(f"SGLang cannot be installed here: {done.stderr.strip().splitlines()[-1]}")
-    yield str(python)
-    shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="module")

@@ -86,7 +86,7 @@ def test_without_a_query_rank_the_query_is_one_column_split_projection() -> None
     assert "self_attn.q_b_proj" not in shapes
 
 
-def test_dense_layers_are_on_the_ranks_of_the_first_pipeline_stage_only() -> None:
+def test_dense_layers_are_on_the_ranks_at_the_first_place_of_the_pipeline_only() -> None:
     workload = workload_of(deepseek(), layout("pp4"))
     dense = [problem for problem in workload.problems if {"mlp.gate_up_proj", "mlp.down_proj"} & {*problem.linears}]
     assert {(problem.n, problem.k) for problem in dense} == {(4608, 7168), (7168, 2304)}
@@ -95,35 +95,35 @@ def test_dense_layers_are_on_the_ranks_of_the_first_pipeline_stage_only() -> Non
         assert problem.layers == (0, 1, 2)
 
 
-def test_every_other_problem_is_on_every_rank_of_four_stages() -> None:
+def test_every_other_problem_is_on_every_rank_of_four_places() -> None:
     workload = workload_of(deepseek(), layout("pp4"), **DEEP_GEMM)
-    others = [problem for problem in workload.problems if not any(n.startswith("mlp.g") for n in problem.linears)]
-    others = [problem for problem in others if "mlp.down_proj" not in problem.linears]
-    assert len(others) == 8
-    for problem in others:
+    problems = [problem for problem in workload.problems if not any(n.startswith("mlp.g") for n in problem.linears)]
+    problems = [problem for problem in problems if "mlp.down_proj" not in problem.linears]
+    assert len(problems) == 8
+    for problem in problems:
         assert problem.ranks == tuple(range(32)), problem.name
         assert problem.layers == tuple(range(3 if problem.groups > 1 else 0, 61)), problem.name
 
 
-def test_four_stages_together_need_what_one_stage_needs() -> None:
-    one, four = (workload_of(deepseek(), Parallel(tp=8, pp=pp), **DEEP_GEMM) for pp in (1, 4))
-    assert keys_of(one) == keys_of(four)
+def test_four_places_together_need_what_one_place_needs() -> None:
+    one_place, four_places = (workload_of(deepseek(), Parallel(tp=8, pp=pp), **DEEP_GEMM) for pp in (1, 4))
+    assert keys_of(one_place) == keys_of(four_places)
 
 
-def test_stages_hold_the_layers_and_ranks_of_the_servers_split() -> None:
-    stages = workload_of(deepseek(), layout("pp4")).pipeline_ranks
-    assert [(stage.layers[0], stage.layers[-1] + 1) for stage in stages] == [(0, 15), (15, 30), (30, 45), (45, 61)]
-    assert [stage.ranks for stage in stages] == [tuple(range(8 * i, 8 * i + 8)) for i in range(4)]
+def test_places_of_the_pipeline_hold_the_layers_and_ranks_of_the_servers_split() -> None:
+    places = workload_of(deepseek(), layout("pp4")).pipeline_ranks
+    assert [(place.layers[0], place.layers[-1] + 1) for place in places] == [(0, 15), (15, 30), (30, 45), (45, 61)]
+    assert [place.ranks for place in places] == [tuple(range(8 * i, 8 * i + 8)) for i in range(4)]
 
 
 def test_a_written_partition_replaces_the_servers_split() -> None:
     workload = workload_of(deepseek(), Parallel(tp=8, pp=4, layer_partition=[16, 15, 15, 15]))
-    assert [len(stage.layers) for stage in workload.pipeline_ranks] == [16, 15, 15, 15]
+    assert [len(place.layers) for place in workload.pipeline_ranks] == [16, 15, 15, 15]
 
 
-def test_a_written_partition_is_ignored_without_pipeline_stages() -> None:
+def test_a_written_partition_is_ignored_without_a_pipeline() -> None:
     workload = workload_of(deepseek(), Parallel(tp=8, layer_partition=[1, 2, 3]))
-    assert [len(stage.layers) for stage in workload.pipeline_ranks] == [61]
+    assert [len(place.layers) for place in workload.pipeline_ranks] == [61]
 
 
 def test_two_linears_of_one_shape_are_one_problem_that_names_both() -> None:

@@ -44,7 +44,7 @@ def server_of(case: dict[str, Any]) -> ServerFlags:
         name: hints[name][value] if isinstance(hints[name], type) and issubclass(hints[name], Enum) else value
         for name, value in case.get("flags", {}).items()
     }
-    assert set(flags) <= {one.name for one in fields(schema)}
+    assert set(flags) <= {field.name for field in fields(schema)}
     return schema(version=case["version"], **flags)
 
 
@@ -126,5 +126,5 @@ def test_totals_that_logs_quote_beside_their_own(
     version: str, gpu: str, model: str, parallel: Parallel, total: int
 ) -> None:
     server = VllmFlags(version=version, max_num_batched_tokens=8192)
-    found = derive(shipped(model), parallel, server, card(gpu)).problems
-    assert sum(problem.warmup_calls or 0 for problem in found) == total
+    problems = derive(shipped(model), parallel, server, card(gpu)).problems
+    assert sum(problem.warmup_calls or 0 for problem in problems) == total

@@ -71,8 +71,8 @@ def test_tactics_are_timed_on_the_target_gpu_alone() -> None:
 def test_the_stage_keeps_to_its_contract() -> None:
     bench = before_autotune()
     narrow = bench.context.scoped("autotune", reads=Autotune.reads[1:], writes=Autotune.writes, ancestors=bench.ended)
-    with pytest.raises(SlotError, match="reads 'recipe' without declaring it"):
-        Autotune().run(narrow)
+    with pytest.raises(SlotError, match="reads .recipe. without declaring it"):
+        Autotune(ops=["fp8_gemm"]).run(narrow)
 
 
 def test_the_stage_allocates_nothing() -> None:

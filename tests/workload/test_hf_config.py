@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from pipeline.engine.errors import ConfigError
 from pipeline.workload.families import deepseek as family
 from pipeline.workload.hf_config import Facts, Model, read_config
 from pipeline.workload.parallel import Parallel
@@ -62,3 +65,50 @@ def test_scale_blocks_are_read_from_a_block_fp8_checkpoint_only(
     facts = Facts({"quantization_config": config}, "here")
     assert facts.quantization().block == block
     assert facts.errors == []
+
+
+# What is wrong with the file.
+
+
+def refusal(model: Model) -> list[str]:
+    """The lines of the ConfigError that a plan of this model ends with."""
+    with pytest.raises(ConfigError) as refused:
+        workload_of(model, Parallel())
+    return refused.value.lines
+
+
+def written(folder: Path, content: str) -> Model:
+    """A model whose config.json holds this text."""
+    path = folder / "config.json"
+    path.write_text(content)
+    return Model(name="mine", hf_config=str(path))
+
+
+def test_a_missing_config_is_refused(tmp_path: Path) -> None:
+    (line,) = refusal(Model(name="mine", hf_config=str(tmp_path / "nowhere" / "config.json")))
+    assert line.startswith("model.hf_config: cannot read")
+
+
+def test_a_folder_without_a_config_is_refused(tmp_path: Path) -> None:
+    (line,) = refusal(Model(name="mine", hf_config=str(tmp_path)))
+    assert line.startswith(f"model.hf_config: cannot read {tmp_path / 'config.json'}")
+
+
+@pytest.mark.parametrize("content", ["", "{", "architectures: [a]", "\x00"], ids=["empty", "cut", "yaml", "binary"])
+def test_a_config_that_is_not_json_is_refused(tmp_path: Path, content: str) -> None:
+    (line,) = refusal(written(tmp_path, content))
+    assert line.startswith("model.hf_config")
+    assert "is not JSON" in line
+
+
+def test_a_config_in_no_text_encoding_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes(b"\xff\xfe\x80\x81")
+    (line,) = refusal(Model(name="mine", hf_config=str(tmp_path)))
+    assert line.startswith("model.hf_config")
+
+
+@pytest.mark.parametrize(("content", "kind"), [("[1, 2]", "list"), ('"text"', "str"), ("null", "NoneType")])
+def test_a_config_that_is_no_object_is_refused(tmp_path: Path, content: str, kind: str) -> None:
+    (line,) = refusal(written(tmp_path, content))
+    assert line.startswith("model.hf_config")
+    assert f"holds a {kind}" in line

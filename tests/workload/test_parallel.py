@@ -19,7 +19,7 @@ SPANNING = [backend for backend in A2A if backend is not A2A.none]
         (61, 1, [61]),
     ],
 )
-def test_the_last_stages_hold_what_does_not_divide(num_layers: int, pp: int, counts: list[int]) -> None:
+def test_the_last_places_of_the_pipeline_hold_what_does_not_divide(num_layers: int, pp: int, counts: list[int]) -> None:
     assert split_layers_last(num_layers, pp) == counts
 
 
@@ -54,7 +54,7 @@ def test_context_parallel_narrows_attention_and_nothing_else() -> None:
     assert (parallel.attn_tp, parallel.moe_tp, parallel.dense_tp) == (4, 8, 8)
 
 
-def test_pipeline_stages_are_the_outer_dimension_of_ranks() -> None:
+def test_places_of_the_pipeline_are_the_outer_dimension_of_ranks() -> None:
     parallel = Parallel(tp=2, pp=3)
-    assert [parallel.ranks_at(stage) for stage in range(3)] == [(0, 1), (2, 3), (4, 5)]
+    assert [parallel.ranks_at(place) for place in range(3)] == [(0, 1), (2, 3), (4, 5)]
     assert parallel.num_ranks == 6

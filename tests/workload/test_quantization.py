@@ -30,13 +30,13 @@ def compressed(weights: dict[str, Any], **more: Any) -> dict[str, Any]:
     ],
 )
 def test_a_scheme_is_recognised_and_named(config: Any, block: tuple[int, int] | None, scheme: str) -> None:
-    found, wrong = read_quantization(config)
-    assert (found.block, wrong) == (block, [])
-    assert scheme in found.scheme
+    quantization, errors = read_quantization(config)
+    assert (quantization.block, errors) == (block, [])
+    assert scheme in quantization.scheme
 
 
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("config", "expected"),
     [
         ("fp8", "must be an object"),
         ({"weight_block_size": [128, 128]}, "has no quant_method"),
@@ -44,9 +44,9 @@ def test_a_scheme_is_recognised_and_named(config: Any, block: tuple[int, int] | 
         ({"quant_method": "fp8", "weight_block_size": [128, -1]}, "must be two whole numbers"),
     ],
 )
-def test_what_is_wrong_is_told(config: Any, said: str) -> None:
-    _, (problem,) = read_quantization(config)
-    assert said in problem
+def test_what_is_wrong_is_told(config: Any, expected: str) -> None:
+    _, (error,) = read_quantization(config)
+    assert expected in error
 
 
 def ignoring(*entries: str) -> Quantization:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pipeline.arithmetic import round_up
 from pipeline.servers.rules import Use
 from pipeline.servers.shared.contiguous_layout import ALIGNMENT
-from pipeline.servers.shared.problems import Kernel, MList, Options
+from pipeline.servers.shared.problems import Kernel, MList
 from pipeline.servers.vllm import warmup
 from pipeline.servers.vllm.deployment import VllmDeployment
 from pipeline.servers.vllm.flags import DeepEpDispatch, MoeBackend, Warmup
@@ -26,30 +28,40 @@ LAST_M = 16384
 
 def is_batched(deployment: VllmDeployment) -> bool:
     """Whether each expert's rows come in a block of their own."""
-    backend = deployment.parallel.moe_a2a_backend
-    low = backend is A2A.deepep and deployment.server.deepep_mode is DeepEpDispatch.low_latency
-    return deployment.parallel.attn_dp > 1 and deployment.parallel.effective_ep > 1 and (low or backend is A2A.pplx)
+    all_to_all = deployment.parallel.moe_a2a_backend
+    is_low_latency = all_to_all is A2A.deepep and deployment.server.deepep_mode is DeepEpDispatch.low_latency
+    return _dispatches(deployment) and (is_low_latency or all_to_all is A2A.pplx)
 
 
 def backend(deployment: VllmDeployment, version: Version) -> str:
     """The backend of block-FP8 experts."""
     server = deployment.server
-    asked = deployment.server.moe_runner_backend
-    spreads = deployment.parallel.effective_ep > 1
-    if server.moe_use_deep_gemm is False or asked not in (MoeBackend.auto, MoeBackend.deep_gemm):
-        return asked.name if asked is not MoeBackend.auto else "another backend"
+    requested = server.moe_runner_backend
+    if server.moe_use_deep_gemm is False or requested not in (MoeBackend.auto, MoeBackend.deep_gemm):
+        return requested.name if requested is not MoeBackend.auto else "another backend"
     if is_batched(deployment):
         return BATCHED
-    if server.moe_use_deep_gemm or server.use_deep_gemm or asked is MoeBackend.deep_gemm:
+    if server.moe_use_deep_gemm or server.use_deep_gemm or requested is MoeBackend.deep_gemm:
         return CONTIGUOUS
+    return _own_choice(deployment, version)
+
+
+def _own_choice(deployment: VllmDeployment, version: Version) -> str:
+    """The backend where no flag names one."""
+    spreads = deployment.parallel.spreads_experts
     if version < (0, 15, 0):
         is_narrow = not spreads and deployment.parallel.tp >= 8 and version >= (0, 12, 0)
         return TRITON if is_narrow else CONTIGUOUS
-    if deployment.target.major_minor[0] in (10, 11) and not (deployment.parallel.attn_dp > 1 and spreads):
+    if deployment.target.major_minor[0] in (10, 11) and not _dispatches(deployment):
         return TRTLLM
     if not deployment.is_sm90:
         return CONTIGUOUS
     return CUTLASS if spreads or version < (0, 17, 0) else TRITON
+
+
+def _dispatches(deployment: VllmDeployment) -> bool:
+    """Whether tokens of several engines go to the ranks that hold their experts."""
+    return deployment.parallel.attn_dp > 1 and deployment.parallel.spreads_experts
 
 
 def reason(deployment: VllmDeployment, version: Version) -> str | None:
@@ -76,40 +88,47 @@ def warms_any(deployment: VllmDeployment, version: Version) -> bool:
         return True
     if version >= (0, 14, 0) and chosen == TRTLLM:
         return False
-    spreads = deployment.parallel.attn_dp > 1 and deployment.parallel.effective_ep > 1
-    is_modular = spreads and deployment.parallel.moe_a2a_backend in (A2A.deepep, A2A.pplx)
+    is_modular = _dispatches(deployment) and deployment.parallel.moe_a2a_backend in (A2A.deepep, A2A.pplx)
     return not (version < (0, 16, 0) and is_modular) or chosen == CONTIGUOUS
 
 
 def uses(deployment: VllmDeployment, version: Version, linear: Linear, chunk: int) -> list[Use]:
     """Masked products of the batched backend, contiguous ones of the other, and what only the start-up launches."""
     experts = deployment.facts.experts
+    assert experts is not None, "called for a linear of the experts only"
     tokens = chunk * deployment.parallel.attn_dp
-    assert experts is not None
-    served: list[Use] = []
     chosen = backend(deployment, version)
     calls = _warmup_calls(deployment, version, linear, tokens)
+    served: list[Use] = []
     if chosen == BATCHED:
-        largest = max(EXPECTED_M_STEP, min(tokens, LAST_M))
-        m = MList((range(EXPECTED_M_STEP, largest + 1, EXPECTED_M_STEP),))
-        served.append(Use(kernel=Kernel.MASKED, rule="fused_moe/experts/batched_deep_gemm_moe.py", m=m, warmup_calls=0))
+        served.append(_masked(tokens))
     if chosen == CONTIGUOUS or calls:
-        rows = tokens * experts.top_k + linear.groups * (ALIGNMENT - 1)
-        m = MList((range(ALIGNMENT, min(round_up(rows, ALIGNMENT), LAST_M) + 1, ALIGNMENT),))
-        rule = "fused_moe/experts/deep_gemm_moe.py"
-        served.append(Use(kernel=Kernel.CONTIGUOUS, rule=rule, m=m, warmup_calls=calls))
+        contiguous = _contiguous(tokens * experts.top_k, linear.groups, calls)
+        served.append(contiguous)
         if chosen == CONTIGUOUS and version >= (0, 32, 0):
-            options: Options = (("psum", 1),)
-            served.append(
-                Use(
-                    kernel=Kernel.CONTIGUOUS,
-                    rule=f"{rule}: psum layout, not warmed",
-                    m=m,
-                    options=options,
-                    warmup_calls=0,
-                )
-            )
+            rule = f"{contiguous.rule}: psum layout, not warmed"
+            served.append(replace(contiguous, rule=rule, options=(("psum", 1),), warmup_calls=0))
     return served
+
+
+def _masked(tokens: int) -> Use:
+    largest = max(EXPECTED_M_STEP, min(tokens, LAST_M))
+    return Use(
+        kernel=Kernel.MASKED,
+        rule="fused_moe/experts/batched_deep_gemm_moe.py",
+        m=MList((range(EXPECTED_M_STEP, largest + 1, EXPECTED_M_STEP),)),
+        warmup_calls=0,
+    )
+
+
+def _contiguous(num_routes: int, groups: int, warmup_calls: int | None) -> Use:
+    rows = round_up(num_routes + groups * (ALIGNMENT - 1), ALIGNMENT)
+    return Use(
+        kernel=Kernel.CONTIGUOUS,
+        rule="fused_moe/experts/deep_gemm_moe.py",
+        m=MList((range(ALIGNMENT, min(rows, LAST_M) + 1, ALIGNMENT),)),
+        warmup_calls=warmup_calls,
+    )
 
 
 def _warmup_calls(deployment: VllmDeployment, version: Version, linear: Linear, tokens: int) -> int | None:

@@ -28,7 +28,8 @@ class VllmRules(VllmDeployment):
 
     @property
     def used(self) -> tuple[str, ...]:
-        return tuple(f"vllm from {'.'.join(map(str, since))}: {what}" for since, what in changes_up_to(self.version))
+        changes = changes_up_to(self.version)
+        return tuple(f"vllm from {'.'.join(map(str, since))}: {change}" for since, change in changes)
 
     @property
     def chunk(self) -> int:

@@ -38,4 +38,4 @@ def version_of(text: str) -> Version:
 
 def changes_up_to(version: Version) -> list[tuple[Version, str]]:
     """The rules that hold in a release, oldest first."""
-    return [(since, what) for since, what in CHANGES.items() if since <= version]
+    return [(since, change) for since, change in CHANGES.items() if since <= version]

@@ -9,8 +9,9 @@ import pytest
 from pipeline.servers.sglang.flags import PdRole
 from pipeline.servers.shared.problems import Kernel, Problem
 from pipeline.servers.shared.standalone import mixing_splits
-from pipeline.workload.parallel import Parallel
+from pipeline.workload.parallel import A2A, Parallel
 from tests.servers.recipes import DEEP_GEMM, deepseek, shipped, workload_of
+from tests.servers.sglang.layouts import behind
 
 TP8 = Parallel(tp=8)
 
@@ -39,9 +40,9 @@ def test_speculative_tokens_are_rows_on_hopper_and_taken_together_on_blackwell(
     assert schedule.m.largest == rows
 
 
-def test_every_stage_but_the_last_keeps_an_sm_free_while_it_scores() -> None:
-    found = of_kernel(Kernel.MQA_LOGITS, "deepseek_v32", Parallel(tp=8, pp=2))
-    assert {(p.options, p.ranks[0]) for p in found} == {((("num_sms", 131),), 0), ((), 8)}
+def test_every_place_of_the_pipeline_but_the_last_keeps_an_sm_free_while_it_scores() -> None:
+    problems = of_kernel(Kernel.MQA_LOGITS, "deepseek_v32", Parallel(tp=8, pp=2))
+    assert {(p.options, p.ranks[0]) for p in problems} == {((("num_sms", 131),), 0), ((), 8)}
 
 
 @pytest.mark.parametrize(
@@ -62,29 +63,24 @@ def test_the_indexers_query_runs_on_half_of_the_sms_in_a_captured_graph() -> Non
     ("gpu", "flags", "groups"), [("h200", {}, []), ("h200", {"fp8_wo_a": True}, [2]), ("b200", {}, [2])]
 )
 def test_v4s_grouped_output_is_an_einsum_where_it_is_fp8(gpu: str, flags: dict[str, Any], groups: list[int]) -> None:
-    found = of_kernel(Kernel.EINSUM, "deepseek_v4_flash", Parallel(tp=4), gpu=gpu, **flags)
-    assert [p.groups for p in found] == groups
-    assert all((p.n, p.k) == (1024, 4096) for p in found)
+    problems = of_kernel(Kernel.EINSUM, "deepseek_v4_flash", Parallel(tp=4), gpu=gpu, **flags)
+    assert [p.groups for p in problems] == groups
+    assert all((p.n, p.k) == (1024, 4096) for p in problems)
 
 
 def test_v4_mixes_its_streams_by_a_kernel_for_each_number_of_splits() -> None:
-    found = of_kernel(Kernel.HC_PRENORM, "deepseek_v4_flash", Parallel(tp=4))
-    assert {(p.n, p.k) for p in found} == {(24, 16384)}
-    splits = {p.options[0][1]: p.m for p in found}
+    problems = of_kernel(Kernel.HC_PRENORM, "deepseek_v4_flash", Parallel(tp=4))
+    assert {(p.n, p.k) for p in problems} == {(24, 16384)}
+    splits = {p.options[0][1]: p.m for p in problems}
     assert sum(map(len, splits.values())) == 8192, "every number of tokens of a chunk, each once"
     assert max(splits) == 64
     for number, m in splits.items():
         assert {mixing_splits(tokens, 16384, 132) for tokens in m} == {number}
 
 
-@pytest.mark.parametrize(("tokens", "expected"), [(1, 64), (64, 64), (129, 44), (8192, 1), (4224, 2)])
-def test_splits_fall_as_tokens_grow(tokens: int, expected: int) -> None:
-    assert mixing_splits(tokens, 16384, 132) == expected
-
-
 def test_long_prefills_of_v4_score_without_pages() -> None:
-    (found,) = of_kernel(Kernel.MQA_LOGITS, "deepseek_v4_flash", chunked_prefill_size=16384)
-    assert (found.m.smallest, found.m.largest, found.options) == (8192, 16384, (("compressed", 1),))
+    (scores,) = of_kernel(Kernel.MQA_LOGITS, "deepseek_v4_flash", chunked_prefill_size=16384)
+    assert (scores.m.smallest, scores.m.largest, scores.options) == (8192, 16384, (("compressed", 1),))
     assert of_kernel(Kernel.MQA_LOGITS, "deepseek_v4_flash", chunked_prefill_size=4096) == []
 
 
@@ -106,8 +102,8 @@ def test_absorbed_products_were_masked_ones_by_default_before_0_5(
 
 
 def test_deterministic_inference_gives_router_and_head_to_deepgemm() -> None:
-    found = of_kernel(Kernel.BF16_DENSE, "deepseek", enable_deterministic_inference=True)
-    assert {p.linears[0]: (p.n, p.k, p.m.largest) for p in found} == {
+    problems = of_kernel(Kernel.BF16_DENSE, "deepseek", enable_deterministic_inference=True)
+    assert {p.linears[0]: (p.n, p.k, p.m.largest) for p in problems} == {
         "mlp.gate": (256, 7168, 8192),
         "lm_head": (129280 // 8, 7168, 512),
     }
@@ -118,7 +114,25 @@ def test_deterministic_inference_gives_router_and_head_to_deepgemm() -> None:
 
 def test_deterministic_inference_of_a_bf16_model_gives_it_every_linear() -> None:
     bf16 = deepseek(quantization_config=None)
-    found = workload_of(bf16, TP8, enable_deterministic_inference=True, **DEEP_GEMM).problems
-    names = {name for p in found if p.kernel is Kernel.BF16_DENSE for name in p.linears}
+    problems = workload_of(bf16, TP8, enable_deterministic_inference=True, **DEEP_GEMM).problems
+    names = {name for p in problems if p.kernel is Kernel.BF16_DENSE for name in p.linears}
     assert {"self_attn.q_b_proj", "self_attn.o_proj", "mlp.down_proj", "lm_head", "mlp.gate"} <= names
     assert "self_attn.kv_b_proj" not in names, "prefill absorbs it"
+
+
+NAMES = ("self_attn.o_proj", "mlp.shared_experts.gate_up_proj")
+
+
+def options_of(parallel: Parallel, **flags: Any) -> dict[str, set[int | str]]:
+    problems = workload_of(deepseek(), parallel, **flags).problems
+    return {name: {p.options[0][1] for p in problems if p.options and name in p.linears} for name in NAMES}
+
+
+def test_two_batch_overlap_leaves_sms_to_the_dispatcher() -> None:
+    options = options_of(behind(A2A.deepep), enable_two_batch_overlap=True)
+    assert options == dict.fromkeys(NAMES, {112})
+
+
+def test_single_batch_overlap_leaves_sms_to_the_combine() -> None:
+    options = options_of(behind(A2A.deepep), enable_single_batch_overlap=True)
+    assert options == {NAMES[0]: set(), NAMES[1]: {129}}

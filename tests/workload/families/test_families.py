@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from pipeline.engine.errors import ConfigError
+from pipeline.servers.derive import model_facts
 from pipeline.servers.sglang.flags import FusedShared
-from pipeline.servers.shared.problems import Kernel
+from pipeline.workload.families import FAMILIES, MODULES, Read
+from pipeline.workload.model import Family
 from pipeline.workload.parallel import A2A, Parallel
-from tests.servers.recipes import DEEP_GEMM, layout, shapes_of, shipped, workload_of
+from tests.servers.recipes import ROOT, shapes_of, shipped, workload_of
 
 TP2 = Parallel(tp=2)
 TP4 = Parallel(tp=4)
@@ -104,18 +107,13 @@ def test_each_family_has_the_shapes_of_the_worked_table(
 def test_sliding_and_full_layers_have_heads_of_their_own() -> None:
     """MiMo-V2: 64 heads of 192 and 128; 4 key-value heads in full layers, 8 in sliding ones."""
     workload = workload_of(shipped("mimo_v2_flash"), TP4)
-    found = {(p.n, p.k): p.layers for p in workload.problems if "self_attn.qkv_proj" in p.linears}
+    layers_of_shape = {(p.n, p.k): p.layers for p in workload.problems if "self_attn.qkv_proj" in p.linears}
     full = 16 * 192 + 192 + 128
     sliding = 16 * 192 + 2 * (192 + 128)
-    assert set(found) == {(full, 4096), (sliding, 4096)}
-    assert (found[full, 4096][:2], len(found[full, 4096])) == ((0, 5), 9)
+    assert set(layers_of_shape) == {(full, 4096), (sliding, 4096)}
+    assert (layers_of_shape[full, 4096][:2], len(layers_of_shape[full, 4096])) == ((0, 5), 9)
     reasons = {entry.layer.split()[0]: entry.reason for entry in workload.not_deepgemm}
     assert "unquantised" in reasons["self_attn.o_proj"], "the checkpoint lists every o_proj as ignored"
-
-
-def test_llama_spreads_attention_over_the_whole_tp_whatever_attention_dp_says() -> None:
-    spread = Parallel(tp=8, attn_dp=8)
-    assert shapes_of(workload_of(shipped("llama33_70b"), spread)) == shapes_of(workload_of(shipped("llama33_70b"), TP8))
 
 
 def test_layers_that_share_their_key_choice_have_no_indexer() -> None:
@@ -141,14 +139,6 @@ def test_each_way_of_sharing_a_key_choice_is_read(fields: dict[str, Any], indexe
     assert [layer for layer in range(6) if facts.layers[layer].attention.kind == "indexed"] == indexed
 
 
-@pytest.mark.parametrize(("interleaved", "reason"), [(True, "fused with the bf16 weights_proj"), (False, "")])
-def test_the_indexers_key_is_fused_where_its_positions_are_interleaved(interleaved: bool, reason: str) -> None:
-    workload = workload_of(shipped("glm5", indexer_rope_interleave=interleaved), TP8)
-    (key,) = [one for one in workload.pipeline_ranks[0].linears if one.name == "self_attn.indexer.wk"]
-    assert (workload.rules.reason(key) or "")[: len(reason)] == reason
-    assert bool(reason) is (workload.rules.reason(key) is not None)
-
-
 def test_a_text_config_inside_a_multimodal_one_is_read() -> None:
     nested = shipped("qwen35_35b_a3b")
     flat = shipped("qwen35_35b_a3b")
@@ -167,7 +157,7 @@ def test_kimi_k25_keeps_everything_from_deepgemm_and_says_why() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "parallel", "said"),
+    ("model", "parallel", "expected"),
     [
         ("qwen3_30b_a3b", TP4, "mlp.experts.w13: N 192"),
         ("qwen3_235b_a22b", TP8, "mlp.experts.w13: N 192"),
@@ -176,64 +166,12 @@ def test_kimi_k25_keeps_everything_from_deepgemm_and_says_why() -> None:
         ("qwen3_next_80b", TP8, "mlp.experts.w13: N 64"),
     ],
 )
-def test_a_shard_that_cuts_a_scale_block_is_refused_for_every_family(model: str, parallel: Parallel, said: str) -> None:
+def test_a_shard_that_cuts_a_scale_block_is_refused_for_every_family(
+    model: str, parallel: Parallel, expected: str
+) -> None:
     with pytest.raises(ConfigError) as refused:
         workload_of(shipped(model), parallel)
-    assert any(line.startswith(said) or said in line for line in refused.value.lines), refused.value.lines
-
-
-@pytest.mark.parametrize(("parallel", "kernels"), [(TP8, 1), (EP8, 2)])
-def test_a_clamped_activation_keeps_narrow_experts_from_the_masked_layout(parallel: Parallel, kernels: int) -> None:
-    """Seen on the virtual GPU: 256 columns of 256 experts on one rank are compact only."""
-    workload = workload_of(shipped("deepseek_v4_flash", expert_dtype="fp8"), parallel, **DEEP_GEMM)
-    assert len({p.kernel for p in workload.problems if p.kernel in (Kernel.MASKED, Kernel.CONTIGUOUS)}) == kernels
-
-
-def test_a_dense_qwen35_meets_sglangs_check_of_experts() -> None:
-    """Seen on the virtual GPU: (moe_intermediate_size=512 / moe_tp_size=8) % weight_block_size_n=128."""
-    assert workload_of(shipped("qwen36_27b"), TP4).problems
-    with pytest.raises(ConfigError, match="experts of 512 .* a scale block of 128; lower parallel.tp"):
-        workload_of(shipped("qwen36_27b"), TP8)
-
-
-@pytest.mark.parametrize(
-    ("model", "said"),
-    [("glm46", "compressed-tensors experts"), ("deepseek_v4_flash", "FP4 experts"), ("gpt_oss_120b", "FP4 experts")],
-)
-def test_experts_on_which_the_deepgemm_runner_fails_are_refused(model: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=f"moe_runner_backend=deep_gemm: SGLang .*{said}.* set it to auto"):
-        workload_of(shipped(model), TP8, **DEEP_GEMM)
-
-
-@pytest.mark.parametrize(
-    ("model", "said"), [("glm46", "no path for compressed-tensors experts"), ("deepseek_v4_flash", "FP4 experts")]
-)
-def test_experts_that_fail_behind_deepep_are_refused(model: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=f"moe_a2a_backend=deepep: SGLang .*{said}.* set it to none"):
-        workload_of(shipped(model), layout("dp8_ep8"))
-    if model == "deepseek_v4_flash":
-        assert workload_of(shipped(model), layout("dp8_ep8"), gpu="b200").problems
-
-
-def test_a_merged_weight_is_checked_even_where_every_rank_holds_it_whole() -> None:
-    """fp8.py validate_block_quant_shapes looks at every piece of a merge; compressed-tensors leaves out the last."""
-    narrow = {"intermediate_size": 12288 + 64}
-    with pytest.raises(ConfigError, match=r"mlp.gate_up_proj: N 12352"):
-        workload_of(shipped("qwen3_8b", **narrow), Parallel())
-
-
-def test_the_draft_layer_brings_its_own_projections() -> None:
-    """DeepSeek-V4's e_proj and h_proj are FP8; the latter sees every residual stream of a token."""
-    plain, drafting = (workload_of(shipped("deepseek_v4_flash"), TP4, mtp=mtp) for mtp in (False, True))
-    names = {name for problem in drafting.problems for name in problem.linears}
-    assert names - {name for problem in plain.problems for name in problem.linears} == {"draft.e_proj", "draft.h_proj"}
-    (square,) = [p for p in drafting.problems if "draft.e_proj" in p.linears]
-    assert (square.n, square.k, square.layers[-1]) == (4096, 4096, 43)
-
-
-def test_a_draft_of_v32_fuses_its_shared_expert_where_the_target_does_not() -> None:
-    workload = workload_of(shipped("deepseek_v32"), TP8, mtp=True, **DEEP_GEMM)
-    assert {p.groups for p in workload.problems if p.kernel is Kernel.MASKED} == {256, 257}
+    assert any(line.startswith(expected) or expected in line for line in refused.value.lines), refused.value.lines
 
 
 @pytest.mark.parametrize("architectures", [["GptOssForCausalLM"]])
@@ -241,3 +179,33 @@ def test_a_model_without_block_fp8_plans_nothing_and_is_no_error(architectures: 
     workload = workload_of(shipped("gpt_oss_120b", architectures=architectures), Parallel())
     assert workload.problems == ()
     assert any("mxfp4" in entry.reason for entry in workload.not_deepgemm)
+
+
+# Which family a model is of.
+
+MODELS = sorted(path.stem for path in (ROOT / "conf" / "model").glob("*.yaml"))
+
+
+def family_of(model: str) -> Family:
+    facts, errors = model_facts(shipped(model))
+    assert errors == []
+    assert facts is not None
+    return facts.family
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__.rpartition(".")[2])
+def test_every_reader_sets_a_family_that_no_other_sets(module: ModuleType) -> None:
+    readers = {model: _reader_of(model) for model in MODELS}
+    own = {family_of(model) for model, reader in readers.items() if reader is module.read}
+    other = {family_of(model) for model, reader in readers.items() if reader is not module.read}
+    assert own
+    assert not own & other
+
+
+def _reader_of(model: str) -> Read:
+    (name, *_) = shipped(model).config["architectures"]
+    return FAMILIES[name]
+
+
+def test_every_family_is_set_by_a_reader() -> None:
+    assert {family_of(model) for model in MODELS} == set(Family)

@@ -14,6 +14,9 @@ from typing import Any
 
 import pytest
 
+# One worker for each core runs tests; more threads in each, and in what it starts, would only wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 PROJECT = Path(__file__).parents[1]
 TINY = PROJECT / "tests" / "models" / "tiny"
 # A model of two layers, M from 1 to 16: about ten kernels, and every kind of problem.

@@ -16,7 +16,8 @@ from tests.buffers.test_adapters import expected_shape
 from tests.buffers.test_decode_set import SMALL
 from tests.conftest import PROJECT
 
-pytestmark = pytest.mark.server
+# One worker runs them all: they share one install and, in test_server.py, one output.
+pytestmark = [pytest.mark.server, pytest.mark.xdist_group("server")]
 
 BATCH = 3
 MAKERS = {"graph runner": "DecodeInputBuffers", "base runner": "SimpleNamespace"}

@@ -16,7 +16,8 @@ import pytest
 
 from tests.conftest import PROJECT
 
-pytestmark = pytest.mark.server
+# One worker runs them all: they share one install and, in test_server.py, one output.
+pytestmark = [pytest.mark.server, pytest.mark.xdist_group("server")]
 LAYOUTS = ("tp8", "pp4", "dp8_ep8")
 GIB = 1 << 30
 

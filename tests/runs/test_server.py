@@ -31,7 +31,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(place: Path, python: str, *overrides: str, model: str = "deepseek") -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(PROJECT / "run.py"), f"model={model}", "server.moe_runner_backend=deep_gemm"]
     command += [f"server.python={python}", f"output.dir={place / 'out'}", f"store.dir={place / 'store'}", *overrides]
-    return subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=1500)
+    return subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=2400)
 
 
 def report(place: Path) -> dict[str, Any]:

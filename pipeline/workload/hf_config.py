@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipeline.workload.quantization import Quantization, read_quantization
+from pipeline.workload.quantization import CheckpointQuantization, read_quantization
 
 
 @dataclass(kw_only=True, slots=True)
@@ -87,7 +87,7 @@ class Facts:
         self._note(f"{name} must be a list with an entry for each of the {num_layers} layers", value)
         return [0] * num_layers
 
-    def quantization(self) -> Quantization:
+    def quantization(self) -> CheckpointQuantization:
         """What quantization_config says."""
         quantization, errors = read_quantization(self._config.get("quantization_config"))
         self.errors += [f"{self._where}: {error}" for error in errors]

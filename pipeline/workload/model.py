@@ -9,7 +9,7 @@ from enum import Enum
 from pipeline.workload.blocks import Attention
 from pipeline.workload.blocks.feed_forward import DenseMlp, Experts, FeedForward
 from pipeline.workload.linears import Linear, NotDeepGemm
-from pipeline.workload.quantization import Quantization
+from pipeline.workload.quantization import CheckpointQuantization
 
 
 class Family(Enum):
@@ -59,7 +59,7 @@ class ModelFacts:
     hidden: int
     vocab: int
     layers: tuple[Layer, ...]
-    quantization: Quantization
+    quantization: CheckpointQuantization
     draft: Draft | None = None
     is_multimodal: bool = False
     has_mrope: bool = False

@@ -24,7 +24,7 @@ MXFP8_BLOCK = (1, 32)
 
 
 @dataclass(frozen=True, slots=True)
-class Quantization:
+class CheckpointQuantization:
     """How linear layers are stored; `block` is (N, K) of one FP8 scale, None when they are not block FP8."""
 
     method: str | None
@@ -50,10 +50,12 @@ class Quantization:
         return any(_matches(entry, path) for entry in self.ignored)
 
 
-def read_quantization(config: Any) -> tuple[Quantization, list[str]]:
+def read_quantization(config: Any) -> tuple[CheckpointQuantization, list[str]]:
     """(what it says, what is wrong with it); nothing at all is a bf16 checkpoint."""
     if not isinstance(config, Mapping):
-        return Quantization(None, None, "bf16"), [] if config is None else ["quantization_config must be an object"]
+        return CheckpointQuantization(None, None, "bf16"), [] if config is None else [
+            "quantization_config must be an object"
+        ]
     method = str(config.get("quant_method", "")).lower() or None
     ignored = tuple(
         str(entry)
@@ -63,32 +65,36 @@ def read_quantization(config: Any) -> tuple[Quantization, list[str]]:
     if method == "compressed-tensors":
         return _compressed_tensors(config, ignored), []
     if method is None:
-        return Quantization(None, None, "not named"), ["quantization_config has no quant_method"]
+        return CheckpointQuantization(None, None, "not named"), ["quantization_config has no quant_method"]
     if "mxfp8" in method:
-        return Quantization(method, MXFP8_BLOCK, "MXFP8: FP8 with 1x32 scales", ignored), []
+        return CheckpointQuantization(method, MXFP8_BLOCK, "MXFP8: FP8 with 1x32 scales", ignored), []
     if method != "fp8":
-        return Quantization(method, None, f"{method}, not block FP8", ignored), []
+        return CheckpointQuantization(method, None, f"{method}, not block FP8", ignored), []
     block = config.get("weight_block_size")
     if block is None:
-        return Quantization(method, None, "FP8 with a scale for each tensor or channel", ignored), []
+        return CheckpointQuantization(method, None, "FP8 with a scale for each tensor or channel", ignored), []
     sizes = list(block) if isinstance(block, list | tuple) else []
     if len(sizes) != 2 or not all(isinstance(size, int) and size > 0 for size in sizes):
-        return Quantization(method, None), [f"weight_block_size must be two whole numbers, got {block!r}"]
-    return Quantization(method, (sizes[0], sizes[1]), f"FP8 with {sizes[0]}x{sizes[1]} scale blocks", ignored), []
+        return CheckpointQuantization(method, None), [f"weight_block_size must be two whole numbers, got {block!r}"]
+    return CheckpointQuantization(
+        method, (sizes[0], sizes[1]), f"FP8 with {sizes[0]}x{sizes[1]} scale blocks", ignored
+    ), []
 
 
-def _compressed_tensors(config: Mapping[str, Any], ignored: tuple[str, ...]) -> Quantization:
+def _compressed_tensors(config: Mapping[str, Any], ignored: tuple[str, ...]) -> CheckpointQuantization:
     groups = config.get("config_groups")
     weights = [group.get("weights") or {} for group in groups.values()] if isinstance(groups, Mapping) else []
     for weight in weights:
         structure = weight.get("block_structure")
         if weight.get("strategy") == "block" and weight.get("num_bits") == 8 and structure:
             block = (int(structure[0]), int(structure[1]))
-            return Quantization("compressed-tensors", block, f"FP8 with {block[0]}x{block[1]} scale blocks", ignored)
+            return CheckpointQuantization(
+                "compressed-tensors", block, f"FP8 with {block[0]}x{block[1]} scale blocks", ignored
+            )
     kinds = ", ".join(
         f"{w.get('num_bits', '?')}-bit {w.get('type', '?')} per {w.get('strategy', '?')}" for w in weights
     )
-    return Quantization("compressed-tensors", None, f"compressed-tensors, {kinds or 'no group'}", ignored)
+    return CheckpointQuantization("compressed-tensors", None, f"compressed-tensors, {kinds or 'no group'}", ignored)
 
 
 def _spellings(module: str) -> list[str]:

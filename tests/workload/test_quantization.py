@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.workload.quantization import Quantization, read_quantization
+from pipeline.workload.quantization import CheckpointQuantization, read_quantization
 
 BLOCK = {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [128, 128]}
 CHANNEL = {"num_bits": 8, "type": "float", "strategy": "channel"}
@@ -49,8 +49,8 @@ def test_what_is_wrong_is_told(config: Any, expected: str) -> None:
     assert expected in error
 
 
-def ignoring(*entries: str) -> Quantization:
-    return Quantization("fp8", (128, 128), ignored=entries)
+def ignoring(*entries: str) -> CheckpointQuantization:
+    return CheckpointQuantization("fp8", (128, 128), ignored=entries)
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.arithmetic import ceil_div, round_up, round_up_to_all
+from pipeline.arithmetic import ceil_div, round_up, round_up_to_all, spans
 
 MULTIPLES = st.lists(st.integers(1, 12), min_size=1, max_size=4)
 
@@ -41,3 +42,12 @@ def test_the_result_is_the_least_multiple_of_each_that_is_not_below(n: int, mult
 def test_what_is_rounded_already_stays(n: int, multiples: list[int]) -> None:
     rounded = round_up_to_all(n, multiples)
     assert round_up_to_all(rounded, multiples) == rounded
+
+
+@pytest.mark.parametrize(
+    ("numbers", "shown"),
+    [([], ""), ([5], "5"), ([0, 1, 2], "0-2"), ([0, 1, 2, 5], "0-2, 5"), ([1, 3, 4, 9], "1, 3-4, 9")],
+    ids=str,
+)
+def test_ascending_numbers_are_shown_as_spans(numbers: list[int], shown: str) -> None:
+    assert spans(numbers) == shown

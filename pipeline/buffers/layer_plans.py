@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,8 @@ from pipeline.workload.linears import ATTENDED, HIDDEN, Linear, Role
 from pipeline.workload.model import Layer
 
 SCALE_BLOCK = 128
+# Its experts have no DeepGEMM runner in SGLang.
+COMPRESSED_TENSORS = "compressed-tensors"
 KV_PAGE_TOKENS = 64
 # The reference kernels need seconds for a layer of this many tokens, and minutes for a chunk.
 EXTEND_TOKENS_ON_CPU = 128
@@ -102,19 +105,38 @@ def extend_shape(workload: Workload, size: DecodeSize, *, on_gpu: bool) -> int:
 def distinct_layers(workload: Workload, size: DecodeSize, *, extend_tokens: int) -> tuple[LayerPlan, ...]:
     """A decode-shaped and an extend-shaped plan for each kind of layer that any rank holds.
 
-    Kinds differ in their attention and in having experts.
+    Kinds differ in their attention, in having experts, and in which of their linears DeepGEMM serves.
     """
-    decode: dict[str, LayerPlan] = {}
-    extend: dict[str, LayerPlan] = {}
+    decode: list[LayerPlan] = []
+    extend: list[LayerPlan] = []
+    for kind in _kinds(workload):
+        decode.append(_decode_plan(workload, kind, size))
+        extend.append(_extend_plan(workload, kind, extend_tokens))
+    return (*decode, *extend)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    phase: str
+    layer: Layer
+    linears: tuple[Linear, ...]
+
+
+def _kinds(workload: Workload) -> list[_Kind]:
+    """Each kind once; those that differ only in what DeepGEMM serves of them are numbered from the second on."""
+    kinds: dict[tuple[str, frozenset[str]], _Kind] = {}
+    counts: Counter[str] = Counter()
     for rank in workload.pipeline_ranks:
         for index in rank.layers:
             layer = workload.facts.layers[index]
             phase = _phase(workload, layer)
-            if phase not in decode:
-                linears = dummy_linears(workload, [linear for linear in rank.linears if index in linear.layers])
-                decode[phase] = _decode_plan(workload, layer, linears, size)
-                extend[phase] = _extend_plan(workload, layer, linears, extend_tokens)
-    return (*decode.values(), *extend.values())
+            linears = dummy_linears(workload, [linear for linear in rank.linears if index in linear.layers])
+            key = (phase, frozenset(linear.name for linear in linears))
+            if key not in kinds:
+                counts[phase] += 1
+                number = f"_{counts[phase]}" if counts[phase] > 1 else ""
+                kinds[key] = _Kind(phase + number, layer, linears)
+    return list(kinds.values())
 
 
 def _phase(workload: Workload, layer: Layer) -> str:
@@ -123,26 +145,26 @@ def _phase(workload: Workload, layer: Layer) -> str:
     return f"forward.{attention}{'moe' if layer.has_experts else 'dense'}"
 
 
-def _decode_plan(workload: Workload, layer: Layer, linears: Sequence[Linear], size: DecodeSize) -> LayerPlan:
+def _decode_plan(workload: Workload, kind: _Kind, size: DecodeSize) -> LayerPlan:
     """Behind an all-to-all backend the experts have the masked layout."""
     rules = workload.rules
     return LayerPlan(
-        phase=_phase(workload, layer),
-        linears=tuple(linear for linear in linears if linear.role is not Role.KV_UP),
-        geometry=layer.attention.geometry(rules.widths().attention),
+        phase=kind.phase,
+        linears=tuple(linear for linear in kind.linears if linear.role is not Role.KV_UP),
+        geometry=kind.layer.attention.geometry(rules.widths().attention),
         tokens=size.decode_tokens,
         requests=size.max_batch,
         is_extend=False,
-        masked_rows=rules.masked_rows(size.decode_tokens) if layer.has_experts else None,
+        masked_rows=rules.masked_rows(size.decode_tokens) if kind.layer.has_experts else None,
     )
 
 
-def _extend_plan(workload: Workload, layer: Layer, linears: Sequence[Linear], tokens: int) -> LayerPlan:
+def _extend_plan(workload: Workload, kind: _Kind, tokens: int) -> LayerPlan:
     rules = workload.rules
     return LayerPlan(
-        phase=f"{_phase(workload, layer)}_extend",
-        linears=tuple(linear for linear in linears if linear.role is not Role.KV_UP or not rules.absorbs_kv_up),
-        geometry=layer.attention.geometry(rules.widths().attention),
+        phase=f"{kind.phase}_extend",
+        linears=tuple(linear for linear in kind.linears if linear.role is not Role.KV_UP or not rules.absorbs_kv_up),
+        geometry=kind.layer.attention.geometry(rules.widths().attention),
         tokens=tokens,
         requests=tokens // KV_PAGE_TOKENS,
         is_extend=True,
@@ -155,15 +177,14 @@ def dummy_linears(workload: Workload, linears: Sequence[Linear]) -> tuple[Linear
 
     The draft's layer is not among them: it is launched as one more layer of a kind that is there already.
     """
-    quantization = workload.facts.quantization
-    if quantization.block != (SCALE_BLOCK, SCALE_BLOCK):
-        return ()
+    in_blocks = [linear for linear in linears if linear.scheme.block == (SCALE_BLOCK, SCALE_BLOCK)]
     products = [
         linear
-        for linear in linears
+        for linear in in_blocks
         if linear.role not in (Role.EXPERTS, Role.DRAFT) and workload.rules.reason(linear) is None
     ]
-    experts = [linear for linear in linears if linear.role is Role.EXPERTS]
+    experts = [linear for linear in in_blocks if linear.role is Role.EXPERTS]
     own_scheme = workload.facts.experts is not None and workload.facts.experts.scheme is not None
     fits = all(linear.n % SCALE_BLOCK == 0 and linear.k % SCALE_BLOCK == 0 for linear in experts)
-    return tuple(products + (experts if fits and not own_scheme and not quantization.is_compressed_tensors else []))
+    is_compressed = any(linear.scheme.method == COMPRESSED_TENSORS for linear in experts)
+    return tuple(products + (experts if fits and not own_scheme and not is_compressed else []))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
+from pipeline.arithmetic import spans
 from pipeline.buffers.sizing import BufferPlan
 from pipeline.engine.tables import Table
 from pipeline.plan.explain import Size, explain
@@ -76,14 +77,3 @@ def _stage_table(stages: Mapping[str, Node]) -> Table:
     for name, node in stages.items():
         table.add(name, ", ".join(node.needs))
     return table
-
-
-def spans(numbers: Sequence[int]) -> str:
-    """Ascending numbers as ranges: 0-2, 5."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)

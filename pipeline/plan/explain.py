@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from pipeline.servers.derive import Workload
 from pipeline.workload.linears import Linear
+from pipeline.workload.scheme import Scheme
 
 FORM = "N,K or N,K,groups, for example 2112,7168 or 4096,7168,32"
 
@@ -74,10 +75,10 @@ def explain(workload: Workload, size: Size) -> list[Line]:
 
 def _linears(workload: Workload) -> list[tuple[Linear, tuple[int, ...]]]:
     """Each linear once, with the layers and ranks of every place of the pipeline that holds it."""
-    merged: dict[tuple[str, int, int, int], tuple[Linear, tuple[int, ...]]] = {}
+    merged: dict[tuple[str, int, int, int, Scheme], tuple[Linear, tuple[int, ...]]] = {}
     for place in workload.pipeline_ranks:
         for linear in place.linears:
-            key = (linear.name, linear.n, linear.k, linear.groups)
+            key = (linear.name, linear.n, linear.k, linear.groups, linear.scheme)
             before, ranks = merged.get(key, (linear, ()))
             layers = tuple(sorted({*before.layers, *linear.layers}))
             merged[key] = (replace(before, layers=layers), ranks + place.ranks)

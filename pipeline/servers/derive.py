@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from pipeline.arithmetic import spans
 from pipeline.engine.errors import ConfigError
 from pipeline.servers.registry import SERVERS
 from pipeline.servers.rules import Rules, Use
 from pipeline.servers.shared.flags import ServerFlags
 from pipeline.servers.shared.problems import Problem, merge
+from pipeline.servers.shared.schemes import unloadable
 from pipeline.target import Target
 from pipeline.workload.families import FAMILIES, MODEL_TYPES, Read
-from pipeline.workload.hf_config import Facts, Model, architecture, read_config
+from pipeline.workload.hf_config import Facts, Model, architecture, read_config, read_hf_quant_config
 from pipeline.workload.linears import Linear, NotDeepGemm, Refusal
 from pipeline.workload.model import ModelFacts
 from pipeline.workload.parallel import Parallel, partition_errors
@@ -59,7 +61,7 @@ def derive(model: Model, parallel: Parallel, server: ServerFlags, target: Target
     refusals = rules.refusals()
     errors += layer_errors + [refusal.message for refusal in refusals]
     places = () if layer_errors or target_errors else tuple(_pipeline_ranks(rules, facts, parallel))
-    errors += _cut_blocks(rules, places, refusals)
+    errors += _unloadable(rules, places) + _cut_blocks(rules, places, refusals)
     if errors:
         raise ConfigError(*errors)
     return Workload(
@@ -74,8 +76,9 @@ def derive(model: Model, parallel: Parallel, server: ServerFlags, target: Target
 def model_facts(model: Model) -> tuple[ModelFacts | None, list[str]]:
     """(the model, what is wrong with its config); None when it cannot be read."""
     config, errors = read_config(model)
-    if errors:
-        return None, errors
+    quantised, more_errors = read_hf_quant_config(model)
+    if errors or more_errors:
+        return None, errors + more_errors
     name = architecture(config)
     kind = config.get("model_type")
     where = f"model.hf_config {model.hf_config}" if model.hf_config else f"conf/model/{model.name}.yaml"
@@ -83,7 +86,7 @@ def model_facts(model: Model) -> tuple[ModelFacts | None, list[str]]:
     if read is None:
         known = f"supported: {', '.join(sorted(FAMILIES))}"
         return None, [f"{where}: architecture {name!r} (model_type {kind!r}) is not supported; {known}"]
-    reader = Facts(config, where)
+    reader = Facts(config, where, quantised)
     facts = read(reader, name or str(kind))
     # What follows from a field that is absent would only be a second line about the same thing.
     return (None if reader.errors else facts), list(dict.fromkeys(reader.errors))
@@ -112,6 +115,13 @@ def _pipeline_ranks(rules: Rules, facts: ModelFacts, parallel: Parallel) -> Iter
             # The draft layer runs beside the last layers.
             linears += rules.linears((), draft=True)
         yield PipelineRank(place=place, layers=layers, ranks=parallel.ranks_at(place), linears=tuple(linears))
+
+
+def _unloadable(rules: Rules, places: Sequence[PipelineRank]) -> list[str]:
+    """Why the server would not load the checkpoint: as a whole, or one of its linears."""
+    draft_errors = rules.draft_quantization.errors if rules.runs_draft else ()
+    whole = [*rules.quantization.errors, *draft_errors]
+    return list(dict.fromkeys(whole)) or unloadable(linear for place in places for linear in place.linears)
 
 
 def _cut_blocks(rules: Rules, places: Sequence[PipelineRank], refusals: Sequence[Refusal]) -> list[str]:
@@ -147,10 +157,22 @@ def _problem(linear: Linear, use: Use, ranks: tuple[int, ...]) -> Problem:
 
 
 def _not_deepgemm(rules: Rules, places: Sequence[PipelineRank]) -> list[NotDeepGemm]:
-    distinct = {(linear.name, linear.n, linear.k): linear for place in places for linear in place.linears}
-    entries = [
-        NotDeepGemm(f"{linear.name} {linear.n}x{linear.k}", reason)
-        for linear in distinct.values()
-        if (reason := rules.reason(linear)) is not None
-    ]
+    answers = _answers(rules, places)
+    entries: list[NotDeepGemm] = []
+    for shape, layers_of in answers.items():
+        for reason, layers in layers_of.items():
+            if reason is not None:
+                # Layers are named where they have different answers.
+                where = f" (layers {spans(sorted(layers))})" if len(layers_of) > 1 else ""
+                entries.append(NotDeepGemm(f"{shape}{where}", reason))
     return list(dict.fromkeys(entries + rules.not_for_deepgemm()))
+
+
+def _answers(rules: Rules, places: Sequence[PipelineRank]) -> dict[str, dict[str | None, set[int]]]:
+    """For each shape of a linear: why DeepGEMM does not serve it, or None where it does, and in which layers."""
+    answers: dict[str, dict[str | None, set[int]]] = {}
+    for place in places:
+        for linear in place.linears:
+            layers_of = answers.setdefault(f"{linear.name} {linear.n}x{linear.k}", {})
+            layers_of.setdefault(rules.reason(linear), set()).update(linear.layers)
+    return answers

@@ -8,6 +8,7 @@ from typing import Generic, Protocol, TypeVar
 
 from pipeline.servers.shared.flags import ServerFlags
 from pipeline.servers.shared.problems import Kernel, MList, Options, Problem
+from pipeline.servers.shared.quantization import Quantization
 from pipeline.target import Target
 from pipeline.workload.linears import Linear, NotDeepGemm, Refusal
 from pipeline.workload.model import ModelFacts
@@ -52,6 +53,9 @@ class Deployment(Generic[Flags]):
     parallel: Parallel
     server: Flags
     target: Target
+    quantization: Quantization
+    draft_quantization: Quantization
+    """The same for the draft model, which the server loads apart."""
 
     @property
     def is_sm90(self) -> bool:
@@ -114,6 +118,16 @@ class Rules(Protocol):
         ...
 
     # What one rank holds.
+
+    @property
+    def quantization(self) -> Quantization:
+        """What the server makes of the checkpoint's quantisation."""
+        ...
+
+    @property
+    def draft_quantization(self) -> Quantization:
+        """The same for the draft model."""
+        ...
 
     def refusals(self) -> list[Refusal]:
         """Flags and layouts with which the server would not start."""

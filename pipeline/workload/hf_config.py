@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipeline.workload.quantization import CheckpointQuantization, read_quantization
+from pipeline.workload.declared import Declared
+
+CONFIG = "config.json"
+HF_QUANT_CONFIG = "hf_quant_config.json"
 
 
 @dataclass(kw_only=True, slots=True)
@@ -29,15 +32,27 @@ def read_config(model: Model) -> tuple[Mapping[str, Any], list[str]]:
         missing = [] if model.config else [f"model {model.name!r} ships no facts; give model.hf_config=PATH"]
         return model.config, missing
     path = Path(model.hf_config)
-    path = path / "config.json" if path.is_dir() else path
+    return _read_object(path / CONFIG if path.is_dir() else path)
+
+
+def read_hf_quant_config(model: Model) -> tuple[Mapping[str, Any] | None, list[str]]:
+    """(the fields of hf_quant_config.json beside config.json, what is wrong with it); None where there is no file."""
+    if model.hf_config is None:
+        return None, []
+    path = Path(model.hf_config)
+    beside = (path if path.is_dir() else path.parent) / HF_QUANT_CONFIG
+    return _read_object(beside) if beside.is_file() else (None, [])
+
+
+def _read_object(path: Path) -> tuple[Mapping[str, Any], list[str]]:
     try:
         content = json.loads(path.read_text())
     except OSError as error:
-        return {}, [f"model.hf_config: cannot read {path}: {error.strerror}; give the path of a config.json"]
+        return {}, [f"model.hf_config: cannot read {path}: {error.strerror}; give the path of a {CONFIG}"]
     except ValueError as error:
         return {}, [f"model.hf_config: {path} is not JSON: {error}; is the download complete?"]
     if not isinstance(content, dict):
-        return {}, [f"model.hf_config: {path} holds a {type(content).__name__}, a config.json holds an object"]
+        return {}, [f"model.hf_config: {path} holds a {type(content).__name__}, a {path.name} holds an object"]
     return content, []
 
 
@@ -47,10 +62,11 @@ class Facts:
     A multimodal config keeps its language model in `text_config`; its fields come first.
     """
 
-    def __init__(self, config: Mapping[str, Any], where: str) -> None:
+    def __init__(self, config: Mapping[str, Any], where: str, hf_quant_config: Mapping[str, Any] | None = None) -> None:
         nested = config.get("text_config")
         self._config = {**config, **nested} if isinstance(nested, Mapping) else dict(config)
         self._where = where
+        self.declared = Declared(config, hf_quant_config)
         self.errors: list[str] = []
 
     def get(self, name: str) -> Any:
@@ -86,12 +102,6 @@ class Facts:
             return list(value)[:num_layers]
         self._note(f"{name} must be a list with an entry for each of the {num_layers} layers", value)
         return [0] * num_layers
-
-    def quantization(self) -> CheckpointQuantization:
-        """What quantization_config says."""
-        quantization, errors = read_quantization(self._config.get("quantization_config"))
-        self.errors += [f"{self._where}: {error}" for error in errors]
-        return quantization
 
     def _note(self, expected: str, value: Any) -> None:
         got = "nothing" if value is None else repr(value)

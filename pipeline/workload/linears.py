@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from enum import Enum, auto
 
+from pipeline.workload.scheme import PLAIN, Scheme
+
 # What a linear reads, besides another linear's output: the normed hidden states, or what attention gave.
 HIDDEN = "hidden"
 ATTENDED = "attended"
@@ -59,6 +61,8 @@ class Linear:
     """Whether the server checks at load that no scale block is cut."""
     rows_per_token: int = 1
     """Rows that one token brings."""
+    scheme: Scheme = PLAIN
+    """How its weights are stored, as the chosen server sees it."""
 
     @property
     def n(self) -> int:

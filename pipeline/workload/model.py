@@ -8,8 +8,8 @@ from enum import Enum
 
 from pipeline.workload.blocks import Attention
 from pipeline.workload.blocks.feed_forward import DenseMlp, Experts, FeedForward
+from pipeline.workload.declared import Declared
 from pipeline.workload.linears import Linear, NotDeepGemm
-from pipeline.workload.quantization import CheckpointQuantization
 
 
 class Family(Enum):
@@ -59,7 +59,8 @@ class ModelFacts:
     hidden: int
     vocab: int
     layers: tuple[Layer, ...]
-    quantization: CheckpointQuantization
+    declared: Declared
+    """What its files say of its quantisation; each server makes its own of it."""
     draft: Draft | None = None
     is_multimodal: bool = False
     has_mrope: bool = False

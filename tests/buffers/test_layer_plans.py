@@ -100,3 +100,13 @@ def test_a_linear_that_reads_some_columns_of_an_earlier_output_reads_a_part() ->
     parts = {linear.name.removeprefix("self_attn."): extend.reads_a_part(linear) for linear in extend.attention}
     # o_proj reads all of what was attended.
     assert parts == {"fused_qkv_a_proj_with_mqa": False, "q_b_proj": True, "kv_b_proj": True, "o_proj": False}
+
+
+def test_a_layer_with_fewer_linears_on_deepgemm_is_a_kind_of_its_own() -> None:
+    quantization = deepseek().config["quantization_config"]
+    plain = {"modules_to_not_convert": [f"model.layers.0.mlp.{part}_proj" for part in ("gate", "up", "down")]}
+    workload = workload_of(deepseek(quantization_config=quantization | plain), Parallel(tp=8))
+    buffers = plan_buffers(workload, Parallel(tp=8), AdapterKind.auto, on_gpu=False)
+    dense = {layer.phase: {linear.name for linear in layer.linears} for layer in buffers.layers if not layer.is_extend}
+    assert set(dense) == {"forward.dense", "forward.dense_2", "forward.moe"}
+    assert dense["forward.dense_2"] - dense["forward.dense"] == {"mlp.gate_up_proj", "mlp.down_proj"}

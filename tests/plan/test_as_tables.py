@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import pytest
-
-from pipeline.plan.as_tables import explanation_table, plan_tables, spans
+from pipeline.plan.as_tables import explanation_table, plan_tables
 from tests.plan.plans import NEEDS, plan_of, size
 from tests.servers.recipes import DEEP_GEMM
 
@@ -29,12 +27,3 @@ def test_the_explanation_is_a_table_with_its_size_as_the_title() -> None:
     ((what, layers, ranks, why),) = table.rows
     assert (what, layers, ranks) == ("mlp.experts.w13 512x7168 g257", "3-60", "0-31")
     assert "Triton" in str(why)
-
-
-@pytest.mark.parametrize(
-    ("numbers", "shown"),
-    [([], ""), ([5], "5"), ([0, 1, 2], "0-2"), ([0, 1, 2, 5], "0-2, 5"), ([1, 3, 4, 9], "1, 3-4, 9")],
-    ids=str,
-)
-def test_ascending_numbers_are_shown_as_spans(numbers: list[int], shown: str) -> None:
-    assert spans(numbers) == shown

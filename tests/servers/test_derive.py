@@ -6,6 +6,7 @@ import pytest
 
 from pipeline.servers.derive import Workload
 from pipeline.servers.shared.problems import Kernel
+from pipeline.workload.hf_config import Model
 from pipeline.workload.parallel import A2A, Parallel
 from tests.servers.recipes import DEEP_GEMM, KIMI_K2, deepseek, keys_of, layout, shapes_of, workload_of
 
@@ -166,3 +167,28 @@ def test_a_problem_is_either_launched_or_listed_as_not_launched() -> None:
         absent = {entry.layer.split()[0] for entry in workload.not_deepgemm}
         for name in shapes_of(workload):
             assert (name in launched) != (name in absent), name
+
+
+def first_layer_plain() -> Model:
+    """DeepSeek-V3 whose first layer keeps o_proj and the dense MLP in bf16."""
+    quantization = {
+        "quant_method": "fp8",
+        "activation_scheme": "dynamic",
+        "weight_block_size": [128, 128],
+        "modules_to_not_convert": [
+            "model.layers.0.self_attn.o_proj",
+            "model.layers.0.mlp.gate_proj",
+            "model.layers.0.mlp.up_proj",
+            "model.layers.0.mlp.down_proj",
+        ],
+    }
+    return deepseek(quantization_config=quantization)
+
+
+def test_a_linear_that_is_plain_in_one_layer_is_a_problem_for_the_others_only() -> None:
+    workload = workload_of(first_layer_plain(), Parallel(tp=8))
+    (out,) = [problem for problem in workload.problems if "self_attn.o_proj" in problem.linears]
+    assert out.layers == tuple(range(1, 61))
+    (entry,) = [entry for entry in workload.not_deepgemm if entry.layer.startswith("self_attn.o_proj")]
+    assert entry.layer == "self_attn.o_proj 7168x2048 (layers 0)"
+    assert "unquantised" in entry.reason

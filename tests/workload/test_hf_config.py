@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 
 from pipeline.engine.errors import ConfigError
+from pipeline.servers.derive import model_facts
+from pipeline.workload.declared import Declared
 from pipeline.workload.families import deepseek as family
-from pipeline.workload.hf_config import Facts, Model, read_config
+from pipeline.workload.hf_config import Facts, Model, read_config, read_hf_quant_config
 from pipeline.workload.parallel import Parallel
 from tests.servers.recipes import TINY, tiny, workload_of
 
@@ -48,23 +50,27 @@ def test_experts_are_on_every_nth_layer_after_the_dense_ones() -> None:
     assert [layer for layer in range(facts.num_layers) if not facts.is_moe(layer)] == [0, 1, 2, 3, 5, 7]
 
 
-@pytest.mark.parametrize(
-    ("config", "block"),
-    [
-        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, (128, 128)),
-        ({"quant_method": "fp8", "weight_block_size": [32, 64]}, (32, 64)),
-        ({"quant_method": "fp8"}, None),
-        ({"quant_method": "awq", "weight_block_size": [128, 128]}, None),
-        (None, None),
-    ],
-    ids=["fp8 128", "fp8 32x64", "fp8 per tensor", "awq", "none"],
-)
-def test_scale_blocks_are_read_from_a_block_fp8_checkpoint_only(
-    config: dict[str, object] | None, block: tuple[int, int] | None
-) -> None:
-    facts = Facts({"quantization_config": config}, "here")
-    assert facts.quantization().block == block
-    assert facts.errors == []
+def test_what_the_files_say_of_the_quantisation_is_kept_as_written() -> None:
+    config = {"quantization_config": {"quant_method": "fp8"}}
+    assert Facts(config, "here", {"producer": {}}).declared == Declared(config, {"producer": {}})
+
+
+def test_modelopts_file_is_read_from_beside_the_config(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    assert read_hf_quant_config(Model(hf_config=str(tmp_path))) == (None, [])
+    (tmp_path / "hf_quant_config.json").write_text('{"quantization": {"quant_algo": "FP8"}}')
+    expected = ({"quantization": {"quant_algo": "FP8"}}, [])
+    assert read_hf_quant_config(Model(hf_config=str(tmp_path))) == expected
+    assert read_hf_quant_config(Model(hf_config=str(tmp_path / "config.json"))) == expected
+
+
+def test_a_modelopt_file_that_is_not_json_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "hf_quant_config.json").write_text("{")
+    _, (line,) = read_hf_quant_config(Model(hf_config=str(tmp_path)))
+    assert "hf_quant_config.json is not JSON" in line
+    _, (line,) = model_facts(Model(hf_config=str(tmp_path)))
+    assert "hf_quant_config.json is not JSON" in line
 
 
 # What is wrong with the file.

@@ -11,6 +11,7 @@ from pipeline.servers.shared.problems import Kernel
 from pipeline.workload.blocks.latent import LatentAttention
 from pipeline.workload.linears import Linear
 from pipeline.workload.model import ModelFacts
+from pipeline.workload.scheme import PLAIN, Format
 
 Block = tuple[int, int]
 DEEPGEMM_BLOCK: Block = (128, 128)
@@ -47,22 +48,24 @@ def fuses_index_key(facts: ModelFacts) -> bool:
 
 def is_batch_invariant(deployment: SglangDeployment, linear: Linear) -> bool:
     """Whether deterministic inference gives an unquantised linear to DeepGEMM."""
-    quantization = deployment.facts.quantization
-    is_plain = quantization.method is None or ignored(deployment.facts, linear) is not None
+    is_plain = linear.scheme.format is Format.PLAIN
     return deployment.server.enable_deterministic_inference and is_plain and linear.n >= LEAST_BF16_N
 
 
-def ignored(facts: ModelFacts, linear: Linear) -> str | None:
-    """Why the linear is not quantised although the checkpoint is, or None."""
-    if facts.quantization.ignores(linear.name, linear.layers[:1]):
-        return "the checkpoint keeps it unquantised (modules_to_not_convert, ignored_layers)"
-    return None
+def unquantised_reason(deployment: SglangDeployment, linear: Linear) -> str | None:
+    """Why the linear is not quantised, or None when it is."""
+    if linear.scheme.format is not Format.PLAIN:
+        return None
+    if linear.scheme != PLAIN:
+        return linear.scheme.text
+    if deployment.quantization.method is None:
+        return f"the checkpoint is not quantised, DeepGEMM takes FP8 with 128x128 scale blocks ({SOURCE})"
+    return "the checkpoint keeps it unquantised (modules_to_not_convert, ignored_layers)"
 
 
 def block_reason(deployment: SglangDeployment, linear: Linear) -> str | None:
     """Why another kernel serves a linear of these scale blocks and this size, or None."""
-    quantization = deployment.facts.quantization
-    block = quantization.block
+    block = linear.scheme.block
     if deployment.facts.dtype in HALF:
         # SGLang downcasts float32 to float16 (configs/model_config.py _get_and_verify_dtype).
         dtype = deployment.facts.dtype
@@ -72,7 +75,7 @@ def block_reason(deployment: SglangDeployment, linear: Linear) -> str | None:
     if block == MXFP8_BLOCK and not deployment.is_sm100:
         return "MXFP8 needs sm_100 (layers/quantization/fp8.py)"
     if block not in MULTIPLES:
-        return f"weights are {quantization.scheme}, not FP8 with 128x128 scale blocks ({SOURCE})"
+        return f"weights are {linear.scheme.text}, not FP8 with 128x128 scale blocks ({SOURCE})"
     return cut_reason(linear, MULTIPLES[block])
 
 

@@ -9,12 +9,14 @@ from pipeline.servers.sglang import moe, shared_experts
 from pipeline.servers.sglang.deployment import SglangDeployment
 from pipeline.servers.sglang.flags import DeepEpMode, MoeRunner
 from pipeline.servers.sglang.model_classes import class_of
+from pipeline.servers.sglang.schemes import experts_scheme, scheme_of
 from pipeline.workload.blocks import Divisor, must_divide
 from pipeline.workload.linears import Refusal, Role
 from pipeline.workload.parallel import A2A
 
 # moe_intermediate_size of a Qwen3-Next or Qwen3.5 config that names none (configs/qwen3_next.py).
 DEFAULT_MOE_SIZE = 512
+DOWN = "mlp.down_proj"
 
 
 def refusals(deployment: SglangDeployment, attention_tp: int) -> list[Refusal]:
@@ -60,10 +62,10 @@ def _experts(deployment: SglangDeployment) -> list[Refusal]:
 def _absent_experts(deployment: SglangDeployment) -> list[Refusal]:
     """model_runner_components/moe_ep_setup.py checks experts wherever the config's class has a size for them."""
     facts = deployment.facts
-    quantization = facts.quantization
-    meets_check = class_of(facts).checks_absent_experts and facts.experts is None and quantization.method == "fp8"
+    meets_check = class_of(facts).checks_absent_experts and facts.experts is None
+    method = deployment.quantization.method
     tp = deployment.parallel.moe_tp
-    block = quantization.block
+    block = scheme_of(deployment, DOWN, 0).block if method == "fp8" else None
     if not meets_check or block is None or (DEFAULT_MOE_SIZE // tp) % block[0] == 0:
         return []
     return [
@@ -104,17 +106,18 @@ def _pplx(deployment: SglangDeployment) -> list[Refusal]:
 def _runner(deployment: SglangDeployment) -> list[Refusal]:
     """Experts that SGLang hands to a runner that then fails, at load or at the first request."""
     experts = deployment.facts.experts
-    quantization = deployment.facts.quantization
+    scheme = experts_scheme(deployment)
+    is_compressed = scheme.method == moe.COMPRESSED_TENSORS
     backend = deployment.parallel.moe_a2a_backend
     if experts is None:
         return []
     is_requested = deployment.server.moe_runner_backend is MoeRunner.deep_gemm
-    is_fp4 = experts.is_fp4 or quantization.method == "mxfp4"
-    if is_fp4 and moe.runner(deployment) is MoeRunner.deep_gemm and not deployment.is_sm100:
+    is_fp4 = experts.is_fp4 or scheme.method == "mxfp4"
+    if is_fp4 and moe.runner(deployment, scheme) is MoeRunner.deep_gemm and not deployment.is_sm100:
         why = "would call DeepGEMM with FP4 experts (expert_dtype), which it takes from sm_100 on,"
-    elif quantization.is_compressed_tensors and is_requested:
+    elif is_compressed and is_requested:
         why = "has no DeepGEMM runner for compressed-tensors experts"
-    elif quantization.is_compressed_tensors and backend in moe.A2A_ON_DEEPGEMM:
+    elif is_compressed and backend in moe.A2A_ON_DEEPGEMM:
         # layers/moe/ep_moe/layer.py run_moe_core.
         why = "has no path for compressed-tensors experts behind it"
     else:

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from pipeline.servers.rules import Use, Widths
 from pipeline.servers.sglang import batches, dense, m_lists, moe, other_kernels, refusals, shared_experts
 from pipeline.servers.sglang.deployment import SglangDeployment
 from pipeline.servers.sglang.model_classes import class_of
+from pipeline.servers.sglang.schemes import HEAD, KV_UP, scheme_of
 from pipeline.servers.shared import shards
 from pipeline.servers.shared.flags import release
 from pipeline.servers.shared.problems import Kernel, MList, Problem
+from pipeline.servers.shared.schemes import with_head, with_schemes
 from pipeline.workload.linears import Linear, NotDeepGemm, Refusal, Role, block_errors
 from pipeline.workload.parallel import split_layers_last
 
@@ -100,19 +103,21 @@ class SglangRules(SglangDeployment):
 
     def linears(self, layers: Sequence[int], *, draft: bool = False) -> list[Linear]:
         widths = self.widths(draft=draft)
-        return shards.draft_linears(self.facts, widths) if draft else shards.layer_linears(self.facts, widths, layers)
+        if draft:
+            return with_schemes(shards.draft_linears(self.facts, widths), partial(scheme_of, self, draft=True))
+        return with_schemes(shards.layer_linears(self.facts, widths, layers), partial(scheme_of, self))
 
     def cut_blocks(self, linear: Linear) -> list[str]:
-        quantization = self.facts.quantization
-        if quantization.block is None or dense.ignored(self.facts, linear) is not None:
+        scheme = linear.scheme
+        if scheme.block is None:
             return []
-        return block_errors(linear, quantization.block, last_part_exempt=quantization.is_compressed_tensors)
+        return block_errors(linear, scheme.block, last_part_exempt=scheme.method == moe.COMPRESSED_TENSORS)
 
     def reason(self, linear: Linear) -> str | None:
         if linear.name in self.server.served_elsewhere:
             return "named in server.served_elsewhere"
         if linear.role is Role.EXPERTS:
-            by_flags = moe.experts_reason(self)
+            by_flags = moe.experts_reason(self, linear.scheme)
             return by_flags or dense.cut_reason(linear, (64, 128))
         if linear.role is Role.KV_UP and (by_flags := dense.kv_up_reason(self)) is not None:
             return by_flags
@@ -122,7 +127,7 @@ class SglangRules(SglangDeployment):
             return None
         if self.server.fp8_gemm_backend not in dense.ON_DEEPGEMM:
             return f"server.fp8_gemm_backend={self.server.fp8_gemm_backend.name}"
-        return dense.ignored(self.facts, linear) or dense.block_reason(self, linear)
+        return dense.unquantised_reason(self, linear) or dense.block_reason(self, linear)
 
     @property
     def routes_per_token(self) -> int:
@@ -160,16 +165,18 @@ class SglangRules(SglangDeployment):
         problems = other_kernels.standalone_problems(self, layers, prefill, self.decode_batch, is_last=is_last)
         if self._has_bmm:
             every_m = m_lists.m_list(self.server, self.chunk)
-            problems += other_kernels.absorbed_products(self.facts, layers, every_m, self._attention_tp)
+            in_blocks = [layer for layer in layers if scheme_of(self, KV_UP, layer).block == dense.DEEPGEMM_BLOCK]
+            problems += other_kernels.absorbed_products(self.facts, in_blocks, every_m, self._attention_tp)
         return [replace(problem, ranks=tuple(ranks)) for problem in problems]
 
     def not_for_deepgemm(self) -> list[NotDeepGemm]:
         entries = self.facts.not_for_deepgemm() + other_kernels.not_for_deepgemm(self)
         on_deepgemm = ("mlp.gate", "lm_head") if self.server.enable_deterministic_inference else ()
-        return [entry for entry in entries if entry.layer not in on_deepgemm]
+        head = scheme_of(self, HEAD, self.facts.num_layers - 1)
+        return with_head([entry for entry in entries if entry.layer not in on_deepgemm], head)
 
     def _dense_use(self, linear: Linear) -> Use:
-        block = self.facts.quantization.block
+        block = linear.scheme.block
         kernel = dense.KERNELS.get(block, Kernel.DENSE) if block else Kernel.DENSE
         return Use(
             kernel=kernel,
@@ -185,7 +192,7 @@ class SglangRules(SglangDeployment):
         aligned = m_lists.contiguous_m_list(every_m, chunk=tokens, top_k=self.routes_per_token, groups=linear.groups)
         return [
             Use(kernel=kernel, rule=rule, m=aligned if kernel.is_contiguous else every_m)
-            for kernel, rule in moe.kernels(self)
+            for kernel, rule in moe.kernels(self, linear.scheme)
         ]
 
     def _groups(self, *, draft: bool) -> int:
@@ -210,7 +217,7 @@ class SglangRules(SglangDeployment):
 
     @property
     def _has_bmm(self) -> bool:
-        if self.is_sm100 or self.facts.quantization.block != dense.DEEPGEMM_BLOCK:
+        if self.is_sm100:
             return False
         version = release(self.server.version)
         by_version = version is not None and version < FIRST_WITHOUT_BMM

@@ -8,6 +8,7 @@ from pipeline.servers.protocol import AskableServer
 from pipeline.servers.sglang.askable import AskableSglang
 from pipeline.servers.sglang.flags import SglangFlags
 from pipeline.servers.sglang.rules import SglangRules
+from pipeline.servers.shared.legacy_quantization import resolve_whole
 from pipeline.target import Target
 from pipeline.workload.model import ModelFacts
 from pipeline.workload.parallel import Parallel
@@ -24,4 +25,5 @@ class Sglang:
     askable: AskableServer = AskableSglang()
 
     def rules(self, facts: ModelFacts, parallel: Parallel, flags: SglangFlags, target: Target) -> SglangRules:
-        return SglangRules(facts, parallel, flags, target)
+        stored = resolve_whole(facts.declared)
+        return SglangRules(facts, parallel, flags, target, stored, stored)

@@ -9,6 +9,7 @@ from pipeline.servers.sglang.deployment import SglangDeployment
 from pipeline.servers.sglang.flags import FusedShared, MoeRunner
 from pipeline.servers.sglang.model_classes import Fusion, class_of
 from pipeline.servers.sglang.moe import runner
+from pipeline.servers.sglang.schemes import experts_scheme
 from pipeline.workload.model import ModelFacts
 from pipeline.workload.parallel import A2A, Parallel
 
@@ -48,7 +49,7 @@ def not_fused(deployment: SglangDeployment, *, draft: bool = False) -> str | Non
 
 def _switched_off(deployment: SglangDeployment) -> str | None:
     backend = deployment.parallel.moe_a2a_backend
-    chosen = runner(deployment)
+    chosen = runner(deployment, experts_scheme(deployment))
     source = "arg_groups/overrides.py switches fusion off"
     if chosen in RUNNERS_WITHOUT_FUSION:
         return f"moe_runner_backend {chosen.name}: {source}"

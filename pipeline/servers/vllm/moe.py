@@ -14,6 +14,7 @@ from pipeline.servers.vllm.flags import DeepEpDispatch, MoeBackend, Warmup
 from pipeline.servers.vllm.versions import Version
 from pipeline.workload.linears import Linear
 from pipeline.workload.parallel import A2A
+from pipeline.workload.scheme import Scheme
 
 BATCHED = "batched"
 CONTIGUOUS = "contiguous"
@@ -64,14 +65,14 @@ def _dispatches(deployment: VllmDeployment) -> bool:
     return deployment.parallel.attn_dp > 1 and deployment.parallel.spreads_experts
 
 
-def reason(deployment: VllmDeployment, version: Version) -> str | None:
-    """Why DeepGEMM does not run the experts, or None."""
+def reason(deployment: VllmDeployment, version: Version, scheme: Scheme) -> str | None:
+    """Why DeepGEMM does not run experts of this scheme, or None."""
     source = "model_executor/layers/fused_moe/oracle/fp8.py"
     facts = deployment.facts
     if facts.has_fp4_experts:
         return f"FP4 experts run another backend ({source})"
-    if facts.quantization.block != (128, 128):
-        return f"experts are {facts.quantization.scheme}, not FP8 with 128x128 scale blocks ({source})"
+    if scheme.block != (128, 128):
+        return f"experts are {scheme.text}, not FP8 with 128x128 scale blocks ({source})"
     chosen = backend(deployment, version)
     # Releases that warm grouped products whatever the backend still serve them elsewhere; what is warmed is listed.
     if chosen in (BATCHED, CONTIGUOUS) or warms_any(deployment, version):

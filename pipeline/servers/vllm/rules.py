@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from pipeline.servers.rules import Use, Widths
 from pipeline.servers.shared import shards
 from pipeline.servers.shared.problems import Problem
+from pipeline.servers.shared.schemes import with_head, with_schemes
 from pipeline.servers.vllm import batches, dense, layout, moe, other_kernels, refusals
 from pipeline.servers.vllm.deployment import VllmDeployment
+from pipeline.servers.vllm.schemes import HEAD, scheme_of
 from pipeline.servers.vllm.versions import Version, changes_up_to, version_of
 from pipeline.workload.linears import Linear, NotDeepGemm, Refusal, Role, block_errors
 
@@ -79,14 +82,14 @@ class VllmRules(VllmDeployment):
 
     def linears(self, layers: Sequence[int], *, draft: bool = False) -> list[Linear]:
         widths = self.widths()
-        return shards.draft_linears(self.facts, widths) if draft else shards.layer_linears(self.facts, widths, layers)
+        if draft:
+            return with_schemes(shards.draft_linears(self.facts, widths), partial(scheme_of, self, draft=True))
+        return with_schemes(shards.layer_linears(self.facts, widths, layers), partial(scheme_of, self))
 
     def cut_blocks(self, linear: Linear) -> list[str]:
         """It refuses what SGLang refuses (quantization/utils/fp8_utils.py validate_fp8_block_shape)."""
-        quantization = self.facts.quantization
-        if quantization.block is None or quantization.ignores(linear.name, linear.layers[:1]):
-            return []
-        return block_errors(linear, quantization.block, last_part_exempt=True)
+        block = linear.scheme.block
+        return [] if block is None else block_errors(linear, block, last_part_exempt=True)
 
     @property
     def routes_per_token(self) -> int:
@@ -108,7 +111,7 @@ class VllmRules(VllmDeployment):
         if self.server.use_deep_gemm is False:
             return "server.use_deep_gemm=false (VLLM_USE_DEEP_GEMM=0)"
         if linear.role is Role.EXPERTS:
-            return moe.reason(self, self.version)
+            return moe.reason(self, self.version, linear.scheme)
         return dense.reason(self, self.version, linear)
 
     def uses(self, linear: Linear) -> list[Use]:
@@ -121,4 +124,5 @@ class VllmRules(VllmDeployment):
         return other_kernels.standalone_problems(self, layers, ranks, chunk=self.chunk, decode_batch=self.decode_batch)
 
     def not_for_deepgemm(self) -> list[NotDeepGemm]:
-        return self.facts.not_for_deepgemm() + dense.not_for_deepgemm(self, self.version)
+        entries = self.facts.not_for_deepgemm() + dense.not_for_deepgemm(self, self.version)
+        return with_head(entries, scheme_of(self, HEAD, self.facts.num_layers - 1))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pipeline.servers.protocol import AskableServer
+from pipeline.servers.shared.legacy_quantization import resolve_whole
 from pipeline.servers.vllm.flags import VllmFlags
 from pipeline.servers.vllm.rules import VllmRules
 from pipeline.target import Target
@@ -22,4 +23,5 @@ class Vllm:
     askable: AskableServer | None = None
 
     def rules(self, facts: ModelFacts, parallel: Parallel, flags: VllmFlags, target: Target) -> VllmRules:
-        return VllmRules(facts, parallel, flags, target)
+        stored = resolve_whole(facts.declared)
+        return VllmRules(facts, parallel, flags, target, stored, stored)

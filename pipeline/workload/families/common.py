@@ -23,7 +23,7 @@ def model_of(
         hidden=facts.integer("hidden_size"),
         vocab=facts.integer("vocab_size"),
         layers=tuple(layers),
-        quantization=facts.quantization(),
+        declared=facts.declared,
         draft=draft,
         is_multimodal=architecture.endswith(MULTIMODAL),
         model_type=str(facts.get("model_type") or ""),

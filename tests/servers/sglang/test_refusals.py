@@ -8,8 +8,8 @@ import pytest
 
 from pipeline.engine.errors import ConfigError
 from pipeline.servers.derive import model_facts
+from pipeline.servers.registry import SERVERS
 from pipeline.servers.sglang.flags import DeepEpMode, SglangFlags
-from pipeline.servers.sglang.rules import SglangRules
 from pipeline.workload.hf_config import Model
 from pipeline.workload.linears import Role
 from pipeline.workload.parallel import A2A, Parallel
@@ -92,7 +92,7 @@ def test_a_size_that_does_not_divide_is_refused_in_one_line(model: Model, roles:
     facts, errors = model_facts(model)
     assert errors == []
     assert facts is not None
-    rules = SglangRules(facts, TP8, SglangFlags(version="0.5.23"), target())
+    rules = SERVERS["sglang"].rules(facts, TP8, SglangFlags(version="0.5.23"), target())
     cut = {linear.role for linear in rules.linears(range(facts.num_layers)) if rules.cut_blocks(linear)}
     assert cut == roles
     (line,) = lines_of(model, TP8)

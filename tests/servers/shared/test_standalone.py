@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from pipeline.servers.rules import Deployment
-from pipeline.servers.shared.flags import ServerFlags
 from pipeline.servers.shared.problems import Kernel, MList
 from pipeline.servers.shared.standalone import StandaloneKernel, mixing_splits, residual_mixing
 from pipeline.workload.parallel import Parallel
@@ -18,8 +17,8 @@ def test_splits_fall_as_tokens_grow(tokens: int, expected: int) -> None:
 
 
 def test_the_residual_mixing_has_a_kernel_for_each_number_of_splits_and_every_m_once() -> None:
-    facts = workload_of(shipped("deepseek_v4_flash"), Parallel(tp=4)).facts
-    deployment = Deployment(facts, Parallel(tp=4), ServerFlags(), target())
+    deployment = workload_of(shipped("deepseek_v4_flash"), Parallel(tp=4)).rules
+    assert isinstance(deployment, Deployment)
     kernels = residual_mixing(deployment, MList.up_to(300), "a rule")
     assert {(kernel.kernel, kernel.n, kernel.k, kernel.rule) for kernel in kernels} == {
         (Kernel.HC_PRENORM, 4 * (2 + 4), 4 * 4096, "a rule")

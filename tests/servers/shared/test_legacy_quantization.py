@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.workload.quantization import CheckpointQuantization, read_quantization
+from pipeline.servers.shared.legacy_quantization import CheckpointQuantization, read_quantization
 
 BLOCK = {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [128, 128]}
 CHANNEL = {"num_bits": 8, "type": "float", "strategy": "channel"}

@@ -11,6 +11,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pipeline.servers.shared.quantization import ModuleKind
+from pipeline.workload.declared import Declared
+from pipeline.workload.model import ModelFacts
+from pipeline.workload.scheme import PLAIN, Format, Scheme
+
 # Modules that servers merge, and the names under which a checkpoint lists their parts.
 MERGED = {
     "qkv_proj": ("q_proj", "k_proj", "v_proj"),
@@ -109,3 +114,53 @@ def _matches(entry: str, path: str) -> bool:
     dotted = f".{path.replace('model.language_model.', 'model.')}."
     module = entry.replace("language_model.", "")
     return f".{module}." in dotted or dotted.endswith(f".{module}.")
+
+
+@dataclass(frozen=True, slots=True)
+class WholeCheckpoint:
+    """One answer for the whole checkpoint, but for the modules that it names."""
+
+    stored: CheckpointQuantization
+    errors: tuple[str, ...]
+
+    @property
+    def method(self) -> str | None:
+        """The checkpoint's method."""
+        return self.stored.method
+
+    def scheme(self, module: str, kind: ModuleKind = ModuleKind.LINEAR) -> Scheme:
+        """Its scheme, or PLAIN where the checkpoint names the module."""
+        name, layer = module.split("@")
+        stored = self.stored
+        if kind is ModuleKind.LM_HEAD or stored.method is None or stored.ignores(name, (int(layer),)):
+            return PLAIN
+        formats = {(1, 32): Format.MXFP8, None: Format.FP8_TENSOR}
+        return Scheme(
+            format=formats.get(stored.block, Format.FP8_BLOCK),
+            text=stored.scheme,
+            block=stored.block,
+            method=stored.method,
+        )
+
+
+def resolve_whole(declared: Declared) -> WholeCheckpoint:
+    """By quantization_config alone."""
+    text = declared.config.get("text_config")
+    config = {**declared.config, **text} if isinstance(text, Mapping) else declared.config
+    stored, errors = read_quantization(config.get("quantization_config"))
+    return WholeCheckpoint(stored, tuple(errors))
+
+
+def not_handed(facts: ModelFacts, name: str, declared: Declared, method: str | None, *, draft: bool) -> str | None:
+    """Nothing is known of it here."""
+    return None
+
+
+def module_path(facts: ModelFacts, name: str, layer: int, *, draft: bool = False) -> str:
+    """The name and the layer."""
+    return f"{name}@{layer}"
+
+
+def module_kind(name: str) -> ModuleKind:
+    """By its name."""
+    return ModuleKind.LM_HEAD if name == "lm_head" else ModuleKind.LINEAR

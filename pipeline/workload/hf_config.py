@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.workload.declared import Declared
+from pipeline.workload.module_lists import with_every_layer
 
 CONFIG = "config.json"
 HF_QUANT_CONFIG = "hf_quant_config.json"
@@ -30,7 +31,7 @@ def read_config(model: Model) -> tuple[Mapping[str, Any], list[str]]:
     """(the config's fields, what is wrong with the file)."""
     if model.hf_config is None:
         missing = [] if model.config else [f"model {model.name!r} ships no facts; give model.hf_config=PATH"]
-        return model.config, missing
+        return with_every_layer(model.config), missing
     path = Path(model.hf_config)
     return _read_object(path / CONFIG if path.is_dir() else path)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.deepgemm.discovery import Discoverer
-from pipeline.deepgemm.memo import package_folder
+from pipeline.deepgemm.nvcc_limit import require_nvcc_of_library
 from pipeline.deepgemm.toolkit import find_toolkit
 from pipeline.engine.context import View
 from pipeline.engine.host import require_writable
@@ -27,10 +27,10 @@ class FindToolkit(Stage):
         recipe = ctx[RECIPE]
         places = ctx[PLACES]
         home = recipe.toolkit.deep_gemm
-        # For its HostError: workers import the package only later, in every shard.
-        package_folder(home=home)
         toolkit = find_toolkit(recipe.toolkit.cuda_home)
         toolkit.require(recipe.target)
+        # Workers import the package only later, in every shard.
+        require_nvcc_of_library(toolkit, home)
         require_writable(places.store, key="store.dir", needed_bytes=0)
         gpu = build(recipe.target, cache_dir=places.virtual_gpus, cuda_home=toolkit.cuda_home)
         deep_gemm = None if home is None else str(Path(home).absolute())

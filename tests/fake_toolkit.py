@@ -32,7 +32,7 @@ if "--dryrun" in arguments:
     sys.exit(0)
 source = open(next(word for word in arguments if word.endswith((".cu", ".ptx")))).read()
 output = arguments[arguments.index("--output-file") + 1]
-arch = int(re.search(r"sm_([0-9]+)", " ".join(arguments))[1])
+arch, variant = re.search(r"sm_([0-9]+)([af]?)", " ".join(arguments)).groups()
 time.sleep({delay_s})
 if {reject!r} and {reject!r} in source:
     print("kernel.cu(7): error: rejected by the fake nvcc", file=sys.stderr)
@@ -43,7 +43,8 @@ if "--ptx" in arguments:
 with open({log!r}, "a") as log:
     log.write(source.replace("\\n", " ") + "\\n")
 with open(output, "wb") as file:
-    file.write(cubin(arch, entry=(re.findall(r"[.]entry (\\w+)", source) or ["kernel0"])[0]))
+    entry = (re.findall(r"[.]entry (\\w+)", source) or ["kernel0"])[0]
+    file.write(cubin(int(arch), variant=variant, entry=entry))
 """
 
 
@@ -91,23 +92,29 @@ def ptx(source: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def cubin(sm: int, *, kernels: int = 1, abi: int = 8, entry: str = "kernel0") -> bytes:
-    """A CUDA ELF file with one parameter section for each kernel, as nvcc 13 (ABI 8) or nvcc 12 (ABI 7) marks it."""
+def cubin(sm: int, *, variant: str = "", kernels: int = 1, abi: int = 8, entry: str = "kernel0") -> bytes:
+    """A CUDA ELF file with one parameter section for each kernel, as nvcc 13 (ABI 8) or nvcc 12 (ABI 7) marks it.
+
+    It carries ptxas's note of its arguments, which names the variant of the architecture: "", "a" or "f".
+    """
     entries = [entry, *(f"kernel{index}" for index in range(1, kernels))][:kernels]
-    names = ["", ".shstrtab", *(f".nv.constant0.{name}" for name in entries)]
-    offsets = []
+    note = f"ptxas\0-arch sm_{sm}{variant} -m 64 \0".encode().ljust(32, b"\0")
+    bodies = {f".nv.constant0.{name}": b"\x01" * 16 for name in entries} | {".note.nv.tkinfo": note}
+    names = ["", ".shstrtab", *bodies]
+    offsets: list[int] = []
     strings = b""
     for name in names:
         offsets.append(len(strings))
         strings += name.encode() + b"\0"
-    body_offset = 64
-    strings_offset = body_offset + 16 * kernels
+    content = b"".join(bodies.values())
+    strings_offset = 64 + len(content)
     table_offset = (strings_offset + len(strings) + 7) // 8 * 8
     headers = struct.pack("<IIQQQQIIQQ", 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
     headers += struct.pack("<IIQQQQIIQQ", offsets[1], 3, 0, 0, strings_offset, len(strings), 0, 0, 1, 0)
-    for index in range(kernels):
-        section_offset = body_offset + 16 * index
-        headers += struct.pack("<IIQQQQIIQQ", offsets[2 + index], 1, 2, 0, section_offset, 16, 0, 0, 8, 0)
+    body_offset = 64
+    for offset, body in zip(offsets[2:], bodies.values(), strict=True):
+        headers += struct.pack("<IIQQQQIIQQ", offset, 1, 2, 0, body_offset, len(body), 0, 0, 8, 0)
+        body_offset += len(body)
     flags = sm << 8 if abi >= 8 else sm
     ident = b"\x7fELF" + bytes([2, 1, 1, 0x41, abi]) + b"\0" * 7
     elf_type = 2
@@ -115,5 +122,4 @@ def cubin(sm: int, *, kernels: int = 1, abi: int = 8, entry: str = "kernel0") ->
     header = ident + struct.pack(
         "<HHIQQQIHHHHHH", elf_type, machine, 1, 0, 0, table_offset, flags, 64, 56, 0, 64, len(names), 1
     )
-    content = header + b"\x01" * (16 * kernels) + strings
-    return content.ljust(table_offset, b"\0") + headers
+    return (header + content + strings).ljust(table_offset, b"\0") + headers

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from pipeline.engine.children import Children
 
 OnProgress = Callable[[int, int], None]
 LINES_KEPT = 15
+# How Python, C++ libraries and compilers name one: ValueError: x, terminate called ... Error, error: x.
+ERROR = re.compile(r"error\b|assert|terminate called", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +29,8 @@ class Answer:
 
     @property
     def last_words(self) -> str:
-        """The last lines of standard error."""
-        return "\n".join(self.lines[-LINES_KEPT:])
+        """The end of standard error, with the line that says what went wrong."""
+        return "\n".join(telling_lines(self.lines, LINES_KEPT))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,13 @@ class Job:
         finished = ended.returncode == 0 and result.exists()
         lines = [line for line in stderr.read_text(errors="replace").splitlines() if line.strip()]
         return Answer(json.loads(result.read_text()) if finished else None, ended.returncode, tuple(lines))
+
+
+def telling_lines(lines: Sequence[str], most: int) -> list[str]:
+    """The last lines of a child's output, after the first one that names an error: a long trace may follow that."""
+    last_lines = list(lines[-most:])
+    first_error = next((line for line in lines if ERROR.search(line)), None)
+    return last_lines if first_error is None or first_error in last_lines else [first_error, *last_lines]
 
 
 def _relay(child: subprocess.Popen[str], on_progress: OnProgress | None) -> None:

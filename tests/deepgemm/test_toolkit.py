@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.deepgemm.cubin import check_cubin
 from pipeline.deepgemm.toolkit import Toolkit, find_toolkit
 from pipeline.engine.errors import HostError
 from pipeline.target import Target
@@ -72,7 +73,9 @@ def test_the_wheels_alone_compile_for_every_target(tmp_path: Path):
     source = tmp_path / "kernel.cu"
     source.write_text("#include <cuda/std/cstdint>\n__global__ void kernel(int *x) { *x = 1; }\n")
     nvcc = next(root / "cu13" / "bin" / "nvcc" for root in nvidia_folders())
-    for arch in ("sm_90a", "sm_100f"):
+    for arch, targets in (("sm_90a", [90]), ("sm_100f", [100, 103]), ("sm_120f", [120, 121]), ("sm_120a", [120])):
         command = [str(nvcc), str(source), "--cubin", "-o", str(tmp_path / arch), f"--gpu-architecture={arch}"]
         compile_run = subprocess.run(command, capture_output=True, text=True, env={"PATH": "/usr/bin:/bin"})
         assert compile_run.returncode == 0, compile_run.stderr
+        good_on = [sm for sm in (90, 100, 103, 120, 121) if check_cubin(tmp_path / arch, sm) is None]
+        assert good_on == targets

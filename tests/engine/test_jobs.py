@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.engine.children import Children
-from pipeline.engine.jobs import Job
+from pipeline.engine.jobs import LINES_KEPT, Job, telling_lines
 
 HEAD = "import json, sys, time, os\njob = json.load(open(sys.argv[1]))\n"
 
@@ -35,6 +35,19 @@ def test_a_result_comes_back_with_the_progress_on_the_way(tmp_path: Path):
 def test_a_job_that_fails_has_no_result_but_last_words(tmp_path: Path, code: str, returncode: int):
     answer = job(tmp_path, code).run(Children())
     assert (answer.result, answer.returncode, answer.last_words) == (None, returncode, "why")
+
+
+def test_the_line_that_says_what_went_wrong_outlives_the_trace_after_it(tmp_path: Path):
+    trace = [f"  #{number} frame" for number in range(60)]
+    lines = ["a warning", "RuntimeError: Assertion error: nvcc is too old", "C++ trace:", *trace, "a worker ended"]
+    code = f"print({chr(10).join(lines)!r}, file=sys.stderr); sys.exit(1)"
+    words = job(tmp_path, code).run(Children()).last_words.splitlines()
+    assert words[0] == "RuntimeError: Assertion error: nvcc is too old"
+    assert words[1:] == lines[-LINES_KEPT:]
+
+
+def test_an_error_among_the_last_lines_is_shown_once():
+    assert telling_lines(["begin", "error: x", "end"], 2) == ["error: x", "end"]
 
 
 def test_a_result_of_a_job_that_then_failed_is_not_believed(tmp_path: Path):

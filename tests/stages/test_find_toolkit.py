@@ -88,6 +88,14 @@ def test_a_compiler_too_old_for_the_target_is_refused_before_anything_is_built(t
     assert not bench.places.store.exists()
 
 
+def test_a_compiler_too_old_for_the_installed_deep_gemm_is_refused_in_one_line(tmp_path: Path) -> None:
+    """nvcc 12.8 compiles for sm_90, and sgl-deep-gemm 0.2.3 does not take it."""
+    bench = bench_of(tmp_path, release="12.8")
+    with pytest.raises(HostError, match=r"^sgl-deep-gemm \S+ needs nvcc 12\.9 or newer, got nvcc 12\.8 [^\n]*$"):
+        bench.run(FindToolkit())
+    assert not bench.places.store.exists()
+
+
 def test_a_store_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "store").write_text("")
     with pytest.raises(HostError, match=r"^store\.dir: cannot make "):

@@ -15,7 +15,7 @@ from pipeline.deepgemm.discovery import inherited_environment, put_stand_in
 from pipeline.deepgemm.toolkit import Toolkit
 from pipeline.engine.children import Children
 from pipeline.engine.host import num_cores
-from pipeline.engine.jobs import OnProgress
+from pipeline.engine.jobs import OnProgress, telling_lines
 from pipeline.servers.protocol import AskableServer
 from pipeline.servers.shared.caches import INSTEAD_OF_CUTE
 from pipeline.servers.shared.installed import InstalledServer, build_environment
@@ -67,7 +67,7 @@ class StartReport:
     unanswered: tuple[str, ...]
     """Functions that the virtual GPU does not answer."""
     lines: tuple[str, ...]
-    """The last of what the server printed."""
+    """The first line with an error, and the last of what the server printed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +150,7 @@ def read_report(events: Path, output: Path) -> StartReport:
         timed_out=any(line.startswith(TIMEOUT_LINE) for line in lines),
         refused="refused" in events_of,
         unanswered=tuple(sorted({line.split()[2] for line in lines if _is_unanswered(line)})),
-        lines=tuple(lines[-LAST_LINES:]),
+        lines=tuple(telling_lines(lines, LAST_LINES)),
     )
 
 

@@ -56,6 +56,13 @@ def test_a_report_keeps_the_last_lines_of_the_output_and_finds_what_was_not_answ
     assert report.lines[-1] == "Timeout (0:02)"
 
 
+def test_a_report_keeps_the_first_error_too_however_long_the_output_after_it(tmp_path: Path):
+    output = "begin\nValueError: this head size is not known\n" + "frame\n" * 60
+    lines = read_report(*report_lines(tmp_path, output=output)).lines
+    assert lines[0] == "ValueError: this head size is not known"
+    assert len(lines) == 51
+
+
 def test_a_start_sees_nothing_of_the_user_s_own_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("FLASHINFER_WORKSPACE_BASE", "/home/of/the/user")
     monkeypatch.setenv("UNRELATED", "stays")

@@ -29,8 +29,9 @@ from pipeline.engine.errors import ConfigError, WarmupError
 from pipeline.recipe import Output, Recipe, StoreChoice
 from pipeline.servers.derive import derive
 from pipeline.servers.sglang.flags import MoeRunner, SglangFlags
-from pipeline.servers.shared.answer import ServerAnswer, answer_digest, ask_and_keep, recall
+from pipeline.servers.shared.answer import ServerAnswer, ask_and_keep, recall
 from pipeline.servers.shared.compare import Difference, compare
+from pipeline.servers.shared.digest import answer_digest
 from pipeline.servers.shared.problems import Problem
 from pipeline.target import Target
 from pipeline.virtual_gpu.build import build

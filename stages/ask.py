@@ -11,10 +11,11 @@ from pipeline.engine.host import require_writable
 from pipeline.engine.jobs import OnProgress
 from pipeline.engine.stage import Result, Skipped, Stage
 from pipeline.figures import AskFigures
-from pipeline.servers.shared.answer import ServerAnswer, answer_digest, ask_and_keep, recall
+from pipeline.servers.shared.answer import ServerAnswer, ask_and_keep, recall
 from pipeline.servers.shared.answer_report import ask_figures, ask_summary, difference_tables
 from pipeline.servers.shared.caches import is_covered
 from pipeline.servers.shared.compare import compare
+from pipeline.servers.shared.digest import answer_digest
 from pipeline.servers.shared.flashinfer_provider import write_flashinfer_provider
 from pipeline.servers.shared.inquiry import Inquiry
 from pipeline.slots import ANSWER, EVENTS, INQUIRY, PLACES, WORKLOAD

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
-import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pipeline.deepgemm.discovery import STAND_IN
-from pipeline.deepgemm.store import tree_digest
 from pipeline.engine.scratch import scratch_folder
 from pipeline.servers.shared.start import AskedProblem
 
-if TYPE_CHECKING:
-    from pipeline.servers.shared.inquiry import Inquiry
-
 RESULT = "asked.json"
-STAND_INS = Path(__file__).parent / "stand_ins"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,25 +77,3 @@ def _read(folder: Path, *, is_new: bool) -> ServerAnswer:
     problems = {AskedProblem(*problem): tuple(pp_ranks) for *problem, pp_ranks in record.pop("problems")}
     record |= {"starts": tuple(record["starts"]), "faults": tuple(record["faults"])}
     return ServerAnswer(stub_cache=folder / "deep_gemm", problems=problems, is_new=is_new, **record)
-
-
-def answer_digest(inquiry: Inquiry, environment: Mapping[str, str] = os.environ) -> str:
-    """Digest of everything that decides what the server asks for."""
-    starter = inquiry.starter
-    prefix = starter.askable.variable_prefix
-    own_variables = {name: value for name, value in environment.items() if name.startswith(prefix)}
-    arguments = {
-        name: [word for word in words if word != str(inquiry.checkpoint)] for name, words in inquiry.variants.items()
-    }
-    parts = (
-        json.dumps(arguments),
-        tree_digest(str(inquiry.checkpoint)),
-        json.dumps(starter.server.versions, sort_keys=True),
-        json.dumps(starter.gpu.environment(), sort_keys=True),
-        json.dumps(own_variables | dict(inquiry.variables), sort_keys=True),
-        starter.toolkit.version_text,
-        STAND_IN.read_text(),
-        tree_digest(str(STAND_INS)),
-        tree_digest(str(starter.askable.script.parent)),
-    )
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.servers.sglang.askable import AskableSglang
-from pipeline.servers.shared.answer import STAND_INS
+from pipeline.servers.shared.digest import STAND_INS
 from pipeline.virtual_gpu.build import VirtualGpu, build
 from tests.servers.recipes import target
 

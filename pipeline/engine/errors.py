@@ -2,11 +2,13 @@
 
 WarmupError
 |-- ConfigError          exit 2: the recipe is wrong
+|   `-- NoRulesError     exit 2: the rules do not know what it names, a server might
 |-- HostError            exit 3: this machine lacks something
 |-- StageError           exit 4: a stage did its best and failed
 |   |-- SlotError        a stage touched the context outside its contract
 |   |-- CapacityError    more rows asked than a slot holds
 |   `-- IncompleteError  exit 6: what is there is good, and something is missing
+|       `-- WrongRuleError  exit 6: the rules miss a problem that the server names; it was baked all the same
 |-- VerifyError          exit 5: the result is not what it should be
 `-- Interrupted          exit 130: the user asked to stop
 """
@@ -38,6 +40,18 @@ class ConfigError(WarmupError):
         self.lines = list(lines)
 
 
+class NoRulesError(ConfigError):
+    """The rules do not know what the recipe names.
+
+    `subjects` are what they lack; `wrong` holds the lines about anything else, which no server would make good.
+    """
+
+    def __init__(self, *lines: str, subjects: Sequence[str], wrong: Sequence[str] = ()) -> None:
+        super().__init__(*lines, *wrong)
+        self.subjects = tuple(subjects)
+        self.wrong = list(wrong)
+
+
 class HostError(WarmupError):
     """This machine lacks something that the recipe needs; the message says what to do."""
 
@@ -66,6 +80,10 @@ class IncompleteError(StageError):
     """What was made is good, and the message says what is missing."""
 
     exit_code = EXIT_INCOMPLETE
+
+
+class WrongRuleError(IncompleteError):
+    """The server names a problem that the rules do not; its kernels are there, those of its kind may not be."""
 
 
 class VerifyError(StageError):

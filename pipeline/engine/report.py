@@ -17,13 +17,14 @@ from pipeline.engine.tables import Table
 
 
 def exit_code(outcomes: Sequence[Outcome]) -> int:
-    """130 when interrupted, else the first failure's code, else 6 when something never ran, else 0."""
+    """130 when interrupted, else the first failure's code, else 6 when something is missing or never ran, else 0."""
     if any(outcome.status is Status.INTERRUPTED for outcome in outcomes):
         return Interrupted.exit_code
     for outcome in outcomes:
-        if outcome.error is not None:
+        if outcome.status is Status.FAILED and outcome.error is not None:
             return outcome.error.exit_code
-    return EXIT_INCOMPLETE if any(outcome.status is Status.BLOCKED for outcome in outcomes) else EXIT_OK
+    lacking = (Status.INCOMPLETE, Status.BLOCKED)
+    return EXIT_INCOMPLETE if any(outcome.status in lacking for outcome in outcomes) else EXIT_OK
 
 
 def build_report(outcomes: Sequence[Outcome], stages: Mapping[str, Stage]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from pipeline.engine.errors import Interrupted, StageError, WarmupError
 from pipeline.engine.events import Events, Kind
 from pipeline.engine.figures import Figures
 from pipeline.engine.graph import order
-from pipeline.engine.stage import Resource, Skipped, Stage
+from pipeline.engine.stage import Resource, Result, Skipped, Stage
 from pipeline.engine.tables import Table
 
 
@@ -27,6 +27,7 @@ class Status(StrEnum):
 
     OK = "ok"
     SKIPPED = "skipped"
+    INCOMPLETE = "incomplete"
     FAILED = "failed"
     BLOCKED = "blocked"
     INTERRUPTED = "interrupted"
@@ -145,8 +146,11 @@ def _run_one(name: str, stage: Stage, view: View, services: Services) -> Outcome
         outcome.allocated_bytes = measured.allocated_bytes
         outcome.figures = result.figures
         outcome.reason = result.reason if isinstance(result, Skipped) else result.summary
-        outcome.tables = () if isinstance(result, Skipped) else result.tables
-        outcome.status = Status.SKIPPED if isinstance(result, Skipped) else Status.OK
+        outcome.status = Status.SKIPPED
+        if isinstance(result, Result):
+            outcome.tables = result.tables
+            outcome.error = result.incomplete
+            outcome.status = Status.OK if result.incomplete is None else Status.INCOMPLETE
     except WarmupError as error:
         outcome.status = Status.INTERRUPTED if isinstance(error, Interrupted) else Status.FAILED
         outcome.reason = str(error)
@@ -175,7 +179,7 @@ def _decided(name: str, graph: nx.DiGraph[str], outcomes: Mapping[str, Outcome])
 
 def _blocked_by(name: str, graph: nx.DiGraph[str], outcomes: Mapping[str, Outcome]) -> str | None:
     for need in graph.predecessors(name):
-        if outcomes[need].status not in (Status.OK, Status.SKIPPED):
+        if outcomes[need].status not in (Status.OK, Status.SKIPPED, Status.INCOMPLETE):
             return f"{need} {outcomes[need].status}"
     return None
 

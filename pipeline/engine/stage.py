@@ -8,6 +8,7 @@ from enum import Enum, auto
 from typing import Any, ClassVar
 
 from pipeline.engine.context import Slot, View
+from pipeline.engine.errors import IncompleteError
 from pipeline.engine.figures import Figures
 from pipeline.engine.tables import Table
 
@@ -28,6 +29,8 @@ class Result:
     summary: str
     figures: tuple[Figures, ...] = ()
     tables: tuple[Table, ...] = ()
+    incomplete: IncompleteError | None = None
+    """Why the run must not end with exit code 0; the stages after this one go on with what it handed on."""
 
 
 @dataclass(frozen=True, slots=True)

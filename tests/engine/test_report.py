@@ -15,11 +15,14 @@ from pipeline.engine.errors import (
     CapacityError,
     ConfigError,
     HostError,
+    IncompleteError,
     Interrupted,
+    NoRulesError,
     SlotError,
     StageError,
     VerifyError,
     WarmupError,
+    WrongRuleError,
 )
 from pipeline.engine.figures import Figures
 from pipeline.engine.report import build_report, exit_code, to_json, write_atomically
@@ -106,11 +109,14 @@ def report_of(*outcomes: Outcome) -> dict[str, Any]:
         (Outcome("sweep", Status.OK), 0, "ok"),
         (Outcome("sweep", Status.SKIPPED, reason="nothing to do"), 0, "ok"),
         (failed(ConfigError("wrong")), 2, "failed"),
+        (failed(NoRulesError("an unknown model", subjects=["it"])), 2, "failed"),
         (failed(HostError("no nvcc")), 3, "failed"),
         (failed(StageError("nvcc rejected a kernel")), 4, "failed"),
         (failed(SlotError("undeclared")), 4, "failed"),
         (failed(CapacityError("too many rows")), 4, "failed"),
         (failed(VerifyError("a stub is left")), 5, "failed"),
+        (failed(IncompleteError("one problem cannot be launched")), 6, "incomplete"),
+        (Outcome("sweep", Status.INCOMPLETE, error=WrongRuleError("a rule is wrong")), 6, "incomplete"),
         (Outcome("sweep", Status.BLOCKED, reason="on_error=stop"), 6, "incomplete"),
         (Outcome("sweep", Status.INTERRUPTED, error=Interrupted("stopped")), 130, "incomplete"),
         (Outcome("sweep", Status.INTERRUPTED, reason="the run was interrupted"), 130, "incomplete"),
@@ -135,6 +141,14 @@ def test_the_first_failure_gives_the_code_and_outweighs_what_it_blocked():
         failed(VerifyError("bad"), name="verify"),
     ]
     assert exit_code(outcomes) == 3
+
+
+def test_a_later_failure_outweighs_a_stage_that_was_only_incomplete():
+    outcomes = [
+        Outcome("sweep", Status.INCOMPLETE, error=WrongRuleError("a rule is wrong")),
+        failed(VerifyError("bad"), name="verify"),
+    ]
+    assert exit_code(outcomes) == 5
 
 
 def test_each_stage_has_an_entry_with_everything_known_about_it():

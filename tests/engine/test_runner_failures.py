@@ -12,7 +12,7 @@ from typing import ClassVar
 import pytest
 
 from pipeline.engine.context import View
-from pipeline.engine.errors import HostError, StageError, VerifyError
+from pipeline.engine.errors import HostError, IncompleteError, StageError, VerifyError
 from pipeline.engine.events import Event, Kind
 from pipeline.engine.figures import Figures
 from pipeline.engine.report import exit_code
@@ -57,6 +57,16 @@ def test_a_failure_blocks_its_descendants_and_independent_branches_finish(bench:
     assert "publish" not in bench.started()
     assert bench.finished()["publish"].data["status"] == "blocked"
     assert bench.finished()["publish"].data["reason"] == "sweep failed"
+
+
+@pytest.mark.parametrize("on_error", list(OnError))
+def test_a_stage_that_is_only_incomplete_blocks_nothing_and_says_so_at_the_end(bench: Bench, on_error: OnError):
+    error = IncompleteError("one thing is missing")
+    stages = {"ask": stage(lambda ctx: Result("asked", incomplete=error)), "sweep": stage(fine)}
+    asked, swept = bench.run(stages, {"ask": [], "sweep": ["ask"]}, on_error)
+    assert (asked.status, asked.reason, asked.error) == (Status.INCOMPLETE, "asked", error)
+    assert swept.status is Status.OK
+    assert exit_code([asked, swept]) == 6
 
 
 @pytest.mark.parametrize(("on_error", "expected"), [(OnError.stop, Status.BLOCKED), (OnError.finish, Status.OK)])

@@ -18,6 +18,8 @@ class PlanFigures(Figures):
     not_deepgemm: int | None = None
     rules: list[str] | None = None
     """Which rules were chosen by the server's version."""
+    no_rules: str | None = None
+    """Why nothing was derived and only the server is asked."""
 
 
 @dataclass(kw_only=True)

@@ -32,9 +32,9 @@ class DiscoverySource(Enum):
     rules = "rules"
     """The rules of pipeline/servers: seconds, no server installed."""
     server = "server"
-    """The installed server, started on the virtual GPU: every JIT cache that it has."""
+    """The installed server, started on the virtual GPU: every JIT cache that it has. Needs no rules."""
     both = "both"
-    """Both lists are baked, and the report holds what only one of them names."""
+    """Both lists are baked, and the report holds what only one of them names; what the rules lack is exit code 6."""
 
     @property
     def asks_server(self) -> bool:

@@ -12,6 +12,7 @@ from pipeline.engine.events import Events
 from pipeline.places import Places
 from pipeline.recipe import Recipe
 from pipeline.servers.derive import Workload
+from pipeline.servers.no_rules import NoRules
 
 if TYPE_CHECKING:
     from pipeline.buffers.adapters import DecodeBuffers
@@ -77,6 +78,8 @@ PLACES: Slot[Places] = Slot("places")
 EVENTS: Slot[Events] = Slot("events")
 CHILDREN: Slot[Children] = Slot("children")
 KERNELS: Slot[Kernels] = Slot("kernels")
+NO_RULES: Slot[NoRules] = Slot("no_rules")
+"""With discovery=server and a recipe that the rules do not know; WORKLOAD and BUFFER_PLAN are absent then."""
 WORKLOAD: Slot[Workload] = Slot("workload")
 BUFFER_PLAN: Slot[BufferPlan] = Slot("buffer_plan")
 RESERVED: Slot[Reserved] = Slot("reserved")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pipeline.engine.context import View
-from pipeline.engine.stage import Result, Stage
-from pipeline.slots import BUFFER_PLAN, DECODE_BUFFERS, LIVE_BUFFERS, RESERVED
+from pipeline.engine.stage import Result, Skipped, Stage
+from pipeline.slots import BUFFER_PLAN, DECODE_BUFFERS, LIVE_BUFFERS, NO_RULES, RESERVED
 
 
 @dataclass(kw_only=True)
@@ -17,12 +17,14 @@ class Adapter(Stage):
     """
 
     reads = (BUFFER_PLAN, RESERVED)
-    may_read = (LIVE_BUFFERS,)
+    may_read = (NO_RULES, LIVE_BUFFERS)
     writes = (DECODE_BUFFERS,)
     allocates_nothing = True
 
-    def run(self, ctx: View) -> Result:
+    def run(self, ctx: View) -> Result | Skipped:
         """Views of the arena, or of the live buffers; nothing is allocated. SlotError when those do not fit."""
+        if (no_rules := ctx.get(NO_RULES)) is not None:
+            return Skipped(no_rules.nothing_to_run)
         from pipeline.buffers.adapters import adopt, from_arena
 
         size = ctx[BUFFER_PLAN].size

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pipeline.buffers.decode_set import aligned_batch
 from pipeline.engine.context import View
 from pipeline.engine.errors import CapacityError
-from pipeline.engine.stage import Result, Stage
-from pipeline.slots import BATCH, DECODE_BUFFERS, AlignedBatch
+from pipeline.engine.stage import Result, Skipped, Stage
+from pipeline.slots import BATCH, DECODE_BUFFERS, NO_RULES, AlignedBatch
 
 
 @dataclass(kw_only=True)
@@ -19,6 +19,7 @@ class Align(Stage):
     """Requests of a dummy run before rounding; None means the largest batch."""
 
     reads = (DECODE_BUFFERS,)
+    may_read = (NO_RULES,)
     writes = (BATCH,)
     allocates_nothing = True
 
@@ -28,8 +29,10 @@ class Align(Stage):
             [f"align.batch must be at least 1, got {self.batch}"] if self.batch is not None and self.batch < 1 else []
         )
 
-    def run(self, ctx: View) -> Result:
+    def run(self, ctx: View) -> Result | Skipped:
         """CapacityError when the rounded batch exceeds the buffers."""
+        if (no_rules := ctx.get(NO_RULES)) is not None:
+            return Skipped(no_rules.nothing_to_run)
         size = ctx[DECODE_BUFFERS].size
         wanted = size.max_batch if self.batch is None else self.batch
         requests = aligned_batch(wanted, size)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from pipeline.engine.context import View
 from pipeline.engine.errors import HostError
-from pipeline.engine.stage import Resource, Result, Stage
+from pipeline.engine.stage import Resource, Result, Skipped, Stage
 from pipeline.figures import ArenaFigures
-from pipeline.slots import BUFFER_PLAN, KERNELS, RECIPE, RESERVED, Reserved
+from pipeline.slots import BUFFER_PLAN, KERNELS, NO_RULES, RECIPE, RESERVED, Reserved
 
 
 @dataclass(kw_only=True)
@@ -16,12 +16,15 @@ class Allocate(Stage):
     """Reserves every buffer at the largest size that any later stage slices."""
 
     reads = (RECIPE, BUFFER_PLAN, KERNELS)
+    may_read = (NO_RULES,)
     writes = (RESERVED,)
     resource = Resource.DEVICE
     reports = (ArenaFigures,)
 
-    def run(self, ctx: View) -> Result:
+    def run(self, ctx: View) -> Result | Skipped:
         """HostError when the arena is above the limit or above what is free; nothing is allocated then."""
+        if (no_rules := ctx.get(NO_RULES)) is not None:
+            return Skipped(no_rules.nothing_to_run)
         from pipeline.buffers.arena import Arena
 
         layout = ctx[BUFFER_PLAN].layout

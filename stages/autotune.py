@@ -12,7 +12,7 @@ from pipeline.engine.events import Reporter
 from pipeline.engine.stage import Resource, Result, Skipped, Stage
 from pipeline.figures import AutotuneFigures
 from pipeline.recipe import DeviceKind, Recipe
-from pipeline.slots import BATCH, CHILDREN, EVENTS, PLACES, RECIPE, TACTICS, WORKLOAD
+from pipeline.slots import BATCH, CHILDREN, EVENTS, NO_RULES, PLACES, RECIPE, TACTICS, WORKLOAD
 from pipeline.tuning.campaign import require_tactics, shapes_of, tune_all
 from pipeline.tuning.tactics import FUSED_MOE, TUNABLE, OpResult, Tuned, Tuner, power_of_two_buckets
 
@@ -29,6 +29,7 @@ class Autotune(Stage):
     """Seconds that tuning one operation may take; what takes longer is ended and recorded as bad."""
 
     reads = (RECIPE, PLACES, EVENTS, CHILDREN, WORKLOAD, BATCH)
+    may_read = (NO_RULES,)
     writes = (TACTICS,)
     resource = Resource.DEVICE
     reports = (AutotuneFigures,)
@@ -36,6 +37,9 @@ class Autotune(Stage):
 
     def run(self, ctx: View) -> Result | Skipped:
         """StageError when frozen and a shape has no tactic."""
+        if (no_rules := ctx.get(NO_RULES)) is not None:
+            ctx[TACTICS] = ()
+            return Skipped(no_rules.nothing_to_run, (figures_of([]),))
         by_server = ctx[WORKLOAD].rules.nothing_to_autotune
         # The GPU is asked in a child process that imports torch: only where the answer matters.
         no_gpu = nothing_can_be_timed(ctx[RECIPE]) if self.ops or by_server is None else None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pipeline.buffers.decode_set import DecodeField
 from pipeline.engine.context import View
 from pipeline.engine.events import Reporter
-from pipeline.engine.stage import Resource, Result, Stage
+from pipeline.engine.stage import Resource, Result, Skipped, Stage
 from pipeline.figures import ForwardFigures
 from pipeline.slots import (
     BAKED,
@@ -17,6 +17,7 @@ from pipeline.slots import (
     EVENTS,
     FORWARD,
     KERNELS,
+    NO_RULES,
     PLACES,
     RESERVED,
     WORKLOAD,
@@ -29,14 +30,16 @@ class Forward(Stage):
     """One layer of each distinct kind that any rank holds: at the aligned decode batch, and at one chunk of prefill."""
 
     reads = (PLACES, EVENTS, KERNELS, WORKLOAD, BUFFER_PLAN, RESERVED, DECODE_BUFFERS, BATCH)
-    may_read = (BAKED,)
+    may_read = (NO_RULES, BAKED)
     writes = (FORWARD,)
     resource = Resource.DEVICE
     reports = (ForwardFigures,)
     allocates_nothing = True
 
-    def run(self, ctx: View) -> Result:
+    def run(self, ctx: View) -> Result | Skipped:
         """Every layer, phase after phase."""
+        if (no_rules := ctx.get(NO_RULES)) is not None:
+            return Skipped(no_rules.nothing_to_run)
         from pipeline.kernels.dummy_forward import DummyLayer, DummyRun, run_layers
         from pipeline.kernels.layer_operands import LayerOperands
 

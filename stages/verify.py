@@ -20,6 +20,7 @@ from pipeline.slots import (
     EVENTS,
     FORWARD,
     KERNELS,
+    NO_RULES,
     PLACES,
     PROOF,
     RECIPE,
@@ -48,6 +49,7 @@ class Verify(Stage):
     """real: discovery on this machine's GPU too, and its keys must be the virtual GPU's."""
 
     reads = (RECIPE, PLACES, EVENTS, KERNELS, DISCOVERER, BAKED, RESERVED, BATCH, FORWARD, TACTICS)
+    may_read = (NO_RULES,)
     writes = (PROOF,)
     resource = Resource.DEVICE
     reports = (VerifyFigures, MemoryFigures)
@@ -58,7 +60,9 @@ class Verify(Stage):
         allocated = allocated_after_arena(ctx.ancestors)
         figures.faults += self._kernel_faults(ctx, figures)
         figures.faults += tactic_faults(ctx[TACTICS], figures)
-        figures.faults += buffer_faults(ctx[RESERVED], ctx[FORWARD], ctx[BATCH].multiple, figures)
+        no_rules = ctx.get(NO_RULES)
+        if no_rules is None:
+            figures.faults += buffer_faults(ctx[RESERVED], ctx[FORWARD], ctx[BATCH].multiple, figures)
         figures.faults += allocation_faults(allocated)
         kernels = ctx[KERNELS]
         memory = MemoryFigures(
@@ -68,9 +72,10 @@ class Verify(Stage):
         )
         if figures.faults:
             raise VerifyError(shortened(figures.faults), figures=(figures, memory))
+        buffers = "buffers good" if no_rules is None else "no buffers without rules"
         summary = (
             f"{figures.coverage_m_values or 0} M launched again, 0 compiles; {figures.cubins_checked or 0} cubins "
-            f"good; buffers good; {hardware_summary(figures)}"
+            f"good; {buffers}; {hardware_summary(figures)}"
         )
         return Result(summary, (figures, memory))
 

@@ -10,6 +10,7 @@ from pipeline.buffers.sizing import BufferPlan
 from pipeline.plan.explain import Size, explain
 from pipeline.recipe import Node
 from pipeline.servers.derive import Workload
+from pipeline.servers.no_rules import NoRules
 from pipeline.servers.shared.problems import Problem
 
 
@@ -24,8 +25,18 @@ def plan_json(workload: Workload, buffers: BufferPlan, stages: Mapping[str, Node
             "sum_of_stage_bytes": buffers.layout.sum_of_phase_bytes,
             "slots": [_buffer(region) for region in buffers.layout.regions],
         },
-        "stages": [{"name": name, "needs": list(node.needs)} for name, node in stages.items()],
+        "stages": _stages(stages),
     }
+
+
+def no_rules_json(no_rules: NoRules, stages: Mapping[str, Node]) -> dict[str, Any]:
+    """The same object where only the server knows: null for what nobody has derived, and the sentence that says so."""
+    unknown = dict.fromkeys(("problems", "rules", "not_deepgemm", "buffers"))
+    return {**unknown, "stages": _stages(stages), "no_rules": no_rules.sentence}
+
+
+def _stages(stages: Mapping[str, Node]) -> list[dict[str, Any]]:
+    return [{"name": name, "needs": list(node.needs)} for name, node in stages.items()]
 
 
 def _problem(problem: Problem) -> dict[str, Any]:

@@ -19,7 +19,7 @@ def plan_tables(workload: Workload, buffers: BufferPlan, stages: Mapping[str, No
         _problem_table(workload),
         _not_deepgemm_table(workload),
         _buffer_table(buffers),
-        _stage_table(stages),
+        stage_table(stages),
     ]
 
 
@@ -72,7 +72,8 @@ def _buffer_table(buffers: BufferPlan) -> Table:
     return table
 
 
-def _stage_table(stages: Mapping[str, Node]) -> Table:
+def stage_table(stages: Mapping[str, Node]) -> Table:
+    """Which stages would run, and after which."""
     table = Table("Stages", ("stage", "needs"))
     for name, node in stages.items():
         table.add(name, ", ".join(node.needs))

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pipeline.arithmetic import spans
-from pipeline.engine.errors import ConfigError
+from pipeline.engine.errors import ConfigError, NoRulesError
+from pipeline.servers.no_rules import HINT, architecture_without_rules, pipeline_errors
 from pipeline.servers.registry import SERVERS
 from pipeline.servers.rules import Rules, Use
 from pipeline.servers.shared.flags import ServerFlags
@@ -47,13 +48,20 @@ class Workload:
 
 
 def derive(model: Model, parallel: Parallel, server: ServerFlags, target: Target) -> Workload:
-    """Everything that follows from the recipe; ConfigError lists all that is wrong with it."""
+    """Everything that follows from the recipe; ConfigError lists all that is wrong with it.
+
+    NoRulesError where the rules do not know its architecture.
+    """
     facts, errors = model_facts(model)
     size_errors = parallel.config_errors()
     target_errors = target.config_errors()
-    errors += size_errors + server.config_errors() + target_errors
+    other_errors = size_errors + server.config_errors() + target_errors
     if server.name not in SERVERS:
-        errors.append(f"server.name {server.name!r} has no rules here; known: {', '.join(SERVERS)}")
+        other_errors.append(f"server.name {server.name!r} has no rules here; known: {', '.join(SERVERS)}")
+    elif (name := architecture_without_rules(model)) is not None:
+        other_errors += [] if size_errors else pipeline_errors(model, parallel)
+        raise NoRulesError(*(_with_hint(line, server) for line in errors), subjects=[name], wrong=other_errors)
+    errors += other_errors
     if facts is None or size_errors or server.name not in SERVERS:
         raise ConfigError(*errors)
     rules = SERVERS[server.name].rules(facts, parallel, server, target)
@@ -90,6 +98,11 @@ def model_facts(model: Model) -> tuple[ModelFacts | None, list[str]]:
     facts = read(reader, name or str(kind))
     # What follows from a field that is absent would only be a second line about the same thing.
     return (None if reader.errors else facts), list(dict.fromkeys(reader.errors))
+
+
+def _with_hint(line: str, server: ServerFlags) -> str:
+    """The line about an architecture without rules, and what helps where the server can be asked."""
+    return line if SERVERS[server.name].askable is None else f"{line}; {HINT}"
 
 
 def _reader(name: str | None, kind: object) -> Read | None:

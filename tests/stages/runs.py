@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,7 +21,7 @@ from pipeline.engine.figures import Figures
 from pipeline.engine.stage import Result, Skipped, Stage
 from pipeline.kernels.reference import ReferenceKernels
 from pipeline.places import Places
-from pipeline.recipe import Device, Recipe
+from pipeline.recipe import Device, DiscoverySource, Recipe
 from pipeline.slots import CHILDREN, EVENTS, KERNELS, PLACES, RECIPE, RECIPE_YAML
 from pipeline.workload.hf_config import Model
 from pipeline.workload.parallel import Parallel
@@ -71,6 +71,16 @@ def recipe_of(
         device=Device(memory_limit_bytes=memory_limit_bytes),
         adapter=adapter,
     )
+
+
+UNKNOWN = "Qwen3VLMoeForConditionalGeneration"
+NOT_KNOWN = f"no rules for {UNKNOWN}: the server is asked"
+
+
+def recipe_without_rules(**options: Any) -> Recipe:
+    """A model that no rules know, so that the server is asked; `options` replace others of the recipe's."""
+    recipe = replace(recipe_of(tiny(architectures=[UNKNOWN])), discovery=DiscoverySource.server)
+    return replace(recipe, **options)
 
 
 def completed(result: Result | Skipped) -> Result:

@@ -15,7 +15,7 @@ from pipeline.workload.parallel import Parallel
 from stages.adapter import Adapter
 from stages.allocate import Allocate
 from stages.plan import Plan
-from tests.stages.runs import Bench, completed, recipe_of
+from tests.stages.runs import NOT_KNOWN, Bench, completed, recipe_of, recipe_without_rules, skipped
 
 PREFILL: dict[str, Any] = {"chunked_prefill_size": 64}
 
@@ -173,3 +173,9 @@ def test_live_buffers_below_the_recipes_batch_are_an_error() -> None:
 def test_the_summary_says_that_buffers_were_adopted() -> None:
     result = completed(adopting(ServerBuffers()).run(Plan(), Allocate(), Adapter()))
     assert result.summary == "adopted: 11 fields, at most 8 requests"
+
+
+def test_without_rules_it_is_skipped_with_the_reason() -> None:
+    bench = Bench(recipe_without_rules())
+    result = skipped(bench.run(Plan(), Allocate(), Adapter()))
+    assert result.reason.startswith(NOT_KNOWN)

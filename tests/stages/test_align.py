@@ -13,7 +13,7 @@ from stages.align import Align
 from stages.allocate import Allocate
 from stages.plan import Plan
 from tests.servers.recipes import tiny
-from tests.stages.runs import Bench, recipe_of
+from tests.stages.runs import NOT_KNOWN, Bench, recipe_of, recipe_without_rules, skipped
 
 # Context parallel 2 (padding 4) and attention tp 3 share the multiple 12.
 SYNCED = Parallel(tp=6, attn_cp=2, moe_dense_tp_size=1)
@@ -79,3 +79,9 @@ def test_aligning_allocates_nothing() -> None:
 )
 def test_a_batch_below_one_is_an_error_before_the_run(batch: int | None, errors: list[str]) -> None:
     assert Align(batch=batch).config_errors(recipe_of()) == errors
+
+
+def test_without_rules_it_is_skipped_with_the_reason() -> None:
+    bench = Bench(recipe_without_rules())
+    result = skipped(bench.run(Plan(), Allocate(), Adapter(), Align()))
+    assert result.reason.startswith(NOT_KNOWN)

@@ -8,7 +8,7 @@ from pipeline.plan.make import make_plan
 from pipeline.slots import BUFFER_PLAN, RESERVED
 from stages.allocate import Allocate, require_fit
 from stages.plan import Plan
-from tests.stages.runs import Bench, RecordingKernels, figures_of, recipe_of
+from tests.stages.runs import NOT_KNOWN, Bench, RecordingKernels, figures_of, recipe_of, recipe_without_rules, skipped
 
 
 def arena_bytes() -> int:
@@ -72,3 +72,9 @@ def test_what_fits_is_let_through(needed: int, free: int, limit: int | None) -> 
 def test_what_does_not_fit_is_a_host_error(needed: int, free: int, limit: int | None) -> None:
     with pytest.raises(HostError, match=f"needs {needed} bytes"):
         require_fit(needed, free=free, limit=limit)
+
+
+def test_without_rules_it_is_skipped_with_the_reason() -> None:
+    bench = Bench(recipe_without_rules())
+    result = skipped(bench.run(Plan(), Allocate()))
+    assert result.reason.startswith(NOT_KNOWN)

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from pipeline.engine.errors import ConfigError, HostError
+from pipeline.engine.errors import ConfigError, HostError, WrongRuleError
 from pipeline.figures import AskFigures
+from pipeline.recipe import DiscoverySource, Recipe
 from pipeline.servers.shared.flashinfer_provider import PROVIDER
 from pipeline.servers.shared.inquiry import Inquiry
 from pipeline.slots import ANSWER, INQUIRY
 from stages.ask import Ask, shown_arguments
 from stages.plan import Plan
 from tests.servers.shared.places import Place
-from tests.stages.runs import Bench, completed, figures_of, skipped
+from tests.stages.runs import Bench, completed, figures_of, recipe_of, recipe_without_rules, skipped
 
 
-def bench_of(inquiry: Inquiry, folder: Path) -> Bench:
+def bench_of(inquiry: Inquiry, folder: Path, recipe: Recipe | None = None) -> Bench:
     """A bench that has planned, in the folder that the inquiry's server fills."""
-    bench = Bench(folder=folder, seeds={INQUIRY: inquiry})
+    bench = Bench(recipe or recipe_of(), folder=folder, seeds={INQUIRY: inquiry})
     bench.run(Plan())
     return bench
 
@@ -125,3 +127,35 @@ def test_the_report_shows_the_first_variant_without_the_path_of_the_checkpoint(t
     variants = {"first": ["--model-path", checkpoint, "--tp-size", "2"], "second": ["--other"]}
     inquiry = Place(tmp_path).inquiry(variants=variants)
     assert shown_arguments(inquiry) == ["--model-path", "CHECKPOINT", "--tp-size", "2"]
+
+
+def test_without_rules_there_is_nothing_to_compare_with(tmp_path: Path) -> None:
+    result = completed(bench_of(Place(tmp_path).inquiry(), tmp_path, recipe_without_rules()).run(Ask()))
+    figures = figures_of(AskFigures, result)
+    assert (figures.problems, figures.rules_only, figures.server_only) == (2, None, None)
+    assert result.summary.endswith("no rules to compare with")
+    assert (result.tables, result.incomplete) == ((), None)
+
+
+def test_with_both_a_problem_that_only_the_server_names_is_a_wrong_rule(tmp_path: Path) -> None:
+    recipe = replace(recipe_of(), discovery=DiscoverySource.both)
+    result = completed(bench_of(Place(tmp_path).inquiry(), tmp_path, recipe).run(Ask()))
+    assert isinstance(result.incomplete, WrongRuleError)
+    assert result.incomplete.exit_code == 6
+    for part in ("2 problems that only the server names", "2112x7168", "36864x7168", "ask.accept_differences=true"):
+        assert part in str(result.incomplete)
+
+
+@pytest.mark.parametrize(
+    ("discovery", "accepts"),
+    [(DiscoverySource.both, True), (DiscoverySource.server, False)],
+    ids=["accepted", "server"],
+)
+def test_differences_that_are_accepted_or_do_not_count_end_nothing(
+    tmp_path: Path, discovery: DiscoverySource, accepts: bool
+) -> None:
+    recipe = replace(recipe_of(), discovery=discovery)
+    bench = bench_of(Place(tmp_path).inquiry(), tmp_path, recipe)
+    result = completed(bench.run(Ask(accept_differences=accepts)))
+    assert figures_of(AskFigures, result).server_only
+    assert result.incomplete is None

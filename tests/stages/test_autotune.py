@@ -19,7 +19,7 @@ from stages.allocate import Allocate
 from stages.autotune import Autotune, figures_of, nothing_can_be_timed
 from stages.plan import Plan
 from tests.servers.recipes import DEEP_GEMM
-from tests.stages.runs import Bench, completed, recipe_of, skipped
+from tests.stages.runs import NOT_KNOWN, Bench, completed, recipe_of, recipe_without_rules, skipped
 
 
 def before_autotune(folder: Path | None = None, **options: Any) -> Bench:
@@ -70,7 +70,8 @@ def test_tactics_are_timed_on_the_target_gpu_alone() -> None:
 
 def test_the_stage_keeps_to_its_contract() -> None:
     bench = before_autotune()
-    narrow = bench.context.scoped("autotune", reads=Autotune.reads[1:], writes=Autotune.writes, ancestors=bench.ended)
+    reads = (*Autotune.reads[1:], *Autotune.may_read)
+    narrow = bench.context.scoped("autotune", reads=reads, writes=Autotune.writes, ancestors=bench.ended)
     with pytest.raises(SlotError, match="reads .recipe. without declaring it"):
         Autotune(ops=["fp8_gemm"]).run(narrow)
 
@@ -123,3 +124,10 @@ def test_the_figures_add_up_all_operations_and_tell_what_was_there_before() -> N
     assert (figures.tactics, figures.reused) == (8, 5)
     assert [entry["op"] for entry in figures.ops or []] == ["fp8_gemm", "bf16_gemm"]
     assert [entry["bad"] for entry in figures.ops or []] == [None, "it hung"]
+
+
+def test_without_rules_it_is_skipped_with_the_reason() -> None:
+    bench = Bench(recipe_without_rules())
+    result = skipped(bench.run(Plan(), Allocate(), Adapter(), Align(), Autotune(ops=["bf16_gemm"])))
+    assert result.reason.startswith(NOT_KNOWN)
+    assert bench.context.read(TACTICS) == ()

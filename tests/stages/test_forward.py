@@ -17,7 +17,16 @@ from stages.allocate import Allocate
 from stages.forward import Forward
 from stages.plan import Plan
 from tests.servers.recipes import DEEP_GEMM, tiny
-from tests.stages.runs import Bench, RecordingKernels, completed, figures_of, recipe_of
+from tests.stages.runs import (
+    NOT_KNOWN,
+    Bench,
+    RecordingKernels,
+    completed,
+    figures_of,
+    recipe_of,
+    recipe_without_rules,
+    skipped,
+)
 
 DEEPEP = Parallel(tp=2, attn_dp=2, moe_a2a_backend=A2A.deepep)
 SYNCED = Parallel(tp=6, attn_cp=2, moe_dense_tp_size=1)
@@ -135,3 +144,9 @@ def test_kernels_are_taken_from_the_published_cache_exactly_when_an_ancestor_bak
     bench = before_forward(Bench(kernels=kernels, seeds=seeds))
     bench.run(Forward())
     assert kernels.caches == ([bench.places.warm_cache] if is_baked else [])
+
+
+def test_without_rules_it_is_skipped_with_the_reason() -> None:
+    bench = Bench(recipe_without_rules())
+    result = skipped(bench.run(Plan(), Allocate(), Adapter(), Align(), Forward()))
+    assert result.reason.startswith(NOT_KNOWN)

@@ -8,12 +8,12 @@ import pytest
 
 from pipeline.engine.errors import ConfigError
 from pipeline.figures import PlanFigures
-from pipeline.recipe import Node, Pipeline, Recipe
-from pipeline.slots import BUFFER_PLAN, WORKLOAD
+from pipeline.recipe import DiscoverySource, Node, Pipeline, Recipe
+from pipeline.slots import BUFFER_PLAN, NO_RULES, WORKLOAD
 from pipeline.workload.parallel import Parallel
 from stages.plan import Plan, PlanFormat
 from tests.servers.recipes import deepseek, layout
-from tests.stages.runs import Bench, completed, recipe_of
+from tests.stages.runs import NOT_KNOWN, UNKNOWN, Bench, completed, recipe_of, recipe_without_rules
 
 
 def over_four_pipeline_ranks(**flags: Any) -> Recipe:
@@ -100,3 +100,47 @@ def test_the_explanation_is_added_to_the_json() -> None:
     (line,) = plan["explain"]
     assert line["what"] == "dense 4608x7168: mlp.gate_up_proj"
     assert len(plan["problems"]) > 1, "the plan is there as well"
+
+
+def test_without_rules_the_plan_says_who_is_asked_and_fills_neither_slot() -> None:
+    bench = Bench(recipe_without_rules())
+    result = completed(bench.run(Plan()))
+    assert result.summary == NOT_KNOWN
+    assert result.figures == (PlanFigures(ranks=1, no_rules=NOT_KNOWN),)
+    assert bench.context.read(NO_RULES).subjects == (UNKNOWN,)
+    assert bench.context.writer(WORKLOAD) is bench.context.writer(BUFFER_PLAN) is None
+
+
+def test_without_rules_the_preview_is_the_sentence_and_the_stages() -> None:
+    recipe = recipe_without_rules(pipeline=Pipeline(stages={"plan": Node(), "ask": Node(needs=["plan"])}))
+    for explain in (None, "7168,512"):
+        shown = Plan(explain=explain).preview(recipe)
+        assert shown.startswith(NOT_KNOWN)
+        assert "Stages" in shown
+        assert "Problems for DeepGEMM" not in shown
+
+
+def test_without_rules_the_json_has_null_for_what_nobody_derived() -> None:
+    plan = json.loads(Plan(format=PlanFormat.json).preview(recipe_without_rules()))
+    assert plan == {
+        "problems": None,
+        "rules": None,
+        "not_deepgemm": None,
+        "buffers": None,
+        "stages": [],
+        "no_rules": NOT_KNOWN,
+    }
+
+
+@pytest.mark.parametrize("discovery", [DiscoverySource.rules, DiscoverySource.both])
+def test_where_the_rules_are_used_a_model_without_them_is_refused(discovery: DiscoverySource) -> None:
+    (line,) = Plan().config_errors(recipe_without_rules(discovery=discovery))
+    assert UNKNOWN in line
+    assert "discovery=server asks the server" in line
+
+
+def test_what_no_server_would_accept_is_wrong_without_rules_too() -> None:
+    recipe = recipe_without_rules(parallel=Parallel(tp=8, attn_dp=3))
+    (line,) = Plan().config_errors(recipe)
+    assert "parallel.attn_dp" in line
+    assert Plan().config_errors(recipe_without_rules()) == []

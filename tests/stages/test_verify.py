@@ -34,7 +34,7 @@ from stages.verify import (
 from tests.fake_toolkit import cubin
 from tests.servers.recipes import target
 from tests.servers.shared.places import Place
-from tests.stages.runs import Bench, completed, figures_of, recipe_of
+from tests.stages.runs import Bench, completed, figures_of, recipe_of, recipe_without_rules
 
 # Between the SM counts of real GPUs, so that hardware checks are skipped wherever the tests run.
 NOBODYS_GPU = replace(target(), num_sms=130)
@@ -200,3 +200,11 @@ def test_a_stage_that_promised_nothing_may_allocate(tmp_path: Path) -> None:
     bench.run(Generous())
     assert bench.allocated["generous"] == 64
     assert figures_of(MemoryFigures, completed(bench.run(Verify()))).allocations_after == 0
+
+
+def test_without_rules_there_are_no_buffers_and_every_cubin_is_checked(tmp_path: Path) -> None:
+    publish(tmp_path, cubin(90))
+    result = completed(bench_of(tmp_path, recipe=recipe_without_rules(target=NOBODYS_GPU)).run(Verify()))
+    figures = figures_of(VerifyFigures, result)
+    assert (figures.cubins_checked, figures.guards_ok, figures.seq_lens_ok, figures.batch_ok) == (1, None, None, None)
+    assert "1 cubins good; no buffers without rules" in result.summary

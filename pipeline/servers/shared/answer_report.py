@@ -12,17 +12,20 @@ from pipeline.servers.shared.compare import Difference
 
 
 def ask_figures(
-    answer: ServerAnswer, differences: Sequence[Difference], *, version: str, arguments: list[str]
+    answer: ServerAnswer, differences: Sequence[Difference] | None, *, version: str, arguments: list[str]
 ) -> AskFigures:
-    """The section of report.json; `reused` entries of a cache were in the output directory before."""
+    """The section of report.json; `reused` entries of a cache were in the output directory before.
+
+    `differences` None: there are no rules to compare with.
+    """
     return AskFigures(
         version=version,
         arguments=arguments,
         starts=list(answer.starts),
         asked_again=answer.is_new,
         problems=len(answer.problems),
-        rules_only=named_only_by("rules", differences),
-        server_only=named_only_by("server", differences),
+        rules_only=None if differences is None else named_only_by("rules", differences),
+        server_only=None if differences is None else named_only_by("server", differences),
         caches={name: _counts(answer, name) for name in answer.entries},
         cute_dsl=answer.cute_dsl,
         autotune_keys=answer.autotune_keys,
@@ -39,9 +42,8 @@ def _counts(answer: ServerAnswer, cache: str) -> dict[str, int]:
     return {"asked": num_entries, "compiled": compiled, "reused": num_entries - compiled}
 
 
-def ask_summary(answer: ServerAnswer, differences: Sequence[Difference]) -> str:
-    """One line: how much was asked, and how it compares with the rules."""
-    counts = Counter(line.named_by for line in differences)
+def ask_summary(answer: ServerAnswer, differences: Sequence[Difference] | None) -> str:
+    """One line: how much was asked, and how it compares with the rules where there are some."""
     source = f"{len(answer.starts)} starts" if answer.is_new else "remembered"
     compiled = ", ".join(f"{len(entries)} {name}" for name, entries in answer.entries.items() if entries)
     if answer.cute_dsl:
@@ -51,9 +53,27 @@ def ask_summary(answer: ServerAnswer, differences: Sequence[Difference]) -> str:
     incomplete = "; INCOMPLETE: a start ended early" if answer.faults else ""
     return (
         f"{source}: {len(answer.problems)} DeepGEMM problems, {compiled}; {answer.tokens_answered} tokens answered; "
-        f"rules and server agree on {counts['both']}, rules alone {counts['rules']}, server alone {counts['server']}"
-        f"{incomplete}"
+        f"{_comparison(differences)}{incomplete}"
     )
+
+
+def _comparison(differences: Sequence[Difference] | None) -> str:
+    if differences is None:
+        return "no rules to compare with"
+    counts = Counter(line.named_by for line in differences)
+    return f"rules and server agree on {counts['both']}, rules alone {counts['rules']}, server alone {counts['server']}"
+
+
+def wrong_rules(differences: Sequence[Difference]) -> list[str]:
+    """One line for what the rules lack, and one for each such problem; none where they lack nothing."""
+    lines = [f"{line.name} ({line.where})" for line in differences if line.named_by == "server"]
+    if not lines:
+        return []
+    first = (
+        f"{len(lines)} problems that only the server names: a rule is wrong. Their kernels are in the output; "
+        "ask.accept_differences=true ends with exit code 0, discovery=server goes by the server alone"
+    )
+    return [first, *lines]
 
 
 def named_only_by(who: str, differences: Sequence[Difference]) -> list[dict[str, str]]:

@@ -1,6 +1,12 @@
 from __future__ import annotations
 
-from pipeline.servers.shared.answer_report import ask_figures, ask_summary, difference_tables, named_only_by
+from pipeline.servers.shared.answer_report import (
+    ask_figures,
+    ask_summary,
+    difference_tables,
+    named_only_by,
+    wrong_rules,
+)
 from pipeline.servers.shared.compare import Difference
 from pipeline.servers.shared.start import AskedProblem
 from tests.servers.shared.places import answer
@@ -79,3 +85,16 @@ def test_what_both_name_is_in_neither_list():
     differences = [BOTH, RULES, SERVER]
     assert [entry["problem"] for entry in named_only_by("rules", differences)] == ["GEMM 1x2"]
     assert [entry["problem"] for entry in named_only_by("server", differences)] == ["MASKED 5x6 groups=8"]
+
+
+def test_without_rules_nothing_is_compared():
+    figures = ask_figures(ANSWER, None, version="1.2.3", arguments=[])
+    assert (figures.problems, figures.rules_only, figures.server_only) == (2, None, None)
+    assert ask_summary(ANSWER, None).endswith("; 4 tokens answered; no rules to compare with")
+
+
+def test_a_wrong_rule_is_one_that_lacks_what_the_server_names():
+    assert wrong_rules([BOTH, RULES]) == []
+    first, line = wrong_rules([BOTH, RULES, SERVER])
+    assert first.startswith("1 problems that only the server names: a rule is wrong")
+    assert line == "MASKED 5x6 groups=8 (pipeline stages 0)"
